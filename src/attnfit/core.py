@@ -1,0 +1,142 @@
+"""The nouns. Plain frozen data: no I/O, no torch, nothing that decides.
+
+A *launch* (a model, GPUs, an engine release, flags) asks one selector `Question` per kind of attention layer.
+Every backend answers a `Verdict`; a `Selection` is what the engine does with all the verdicts of one question;
+a `Launch` is the whole answer.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Capability(NamedTuple):
+    """CUDA compute capability, e.g. (12, 0)."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> Capability:
+        """"12.0" -> (12, 0). Raises ValueError for anything else."""
+        major, dot, minor = text.partition(".")
+        if not (dot and major.isdecimal() and minor.isdecimal()):
+            raise ValueError(f"not a compute capability: {text!r}")
+        return cls(int(major), int(minor))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU model as the catalogue or NVML knows it. Sizes are None where no source gave them."""
+
+    name: str
+    vendor: str = "nvidia"
+    capability: Capability | None = None  # None: not covered (AMD, Intel) -> every verdict is unknown
+    memory_gib: float | None = None
+    bandwidth_gbs: float | None = None
+    smem_per_block_kib: float | None = None  # opt-in maximum of shared memory per thread block
+
+
+class Status(StrEnum):
+    ACCEPTS = "accepts"
+    REFUSES = "refuses"
+    UNKNOWN = "unknown"
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a backend refuses. `text` is the engine's own wording; the rest is ours."""
+
+    code: str  # stable, e.g. "dtype", "compute_capability", "combination"
+    text: str
+    required: str = ""  # e.g. "float16, bfloat16"
+    observed: str = ""  # e.g. "float32"
+    where: str = ""  # engine source, "vllm/v1/attention/backends/flashinfer.py:412"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    backend: str
+    status: Status
+    reasons: tuple[Reason, ...] = ()
+    unknown: str = ""  # what is missing, when status is UNKNOWN
+    candidate: bool = False  # in the engine's automatic priority list for this question
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of attention layer asks the engine's backend selector.
+
+    Field names are vLLM's `AttentionSelectorConfig`, plus the context its predicates read. A field a release does
+    not know is ignored for that release.
+    """
+
+    capability: Capability
+    head_size: int
+    dtype: str  # "float16" | "bfloat16" | "float32"
+    kv_cache_dtype: str | None = "auto"
+    block_size: int | None = None  # only if the user gave it
+    use_mla: bool = False
+    has_sink: bool = False
+    use_sparse: bool = False
+    use_mm_prefix: bool = False
+    use_per_head_quant_scales: bool = False
+    attn_type: str = "decoder"
+    has_sliding_window: bool = False
+    use_non_causal: bool = False
+    use_batch_invariant: bool = False
+    use_kv_connector: bool = False
+    use_pcp: bool = False
+    use_adaptive_verification: bool = False
+    use_dcp: bool = False
+    use_rswa: bool = False
+    num_heads: int | None = None  # query heads per rank, as handed to the selector
+    backend: str | None = None  # --attention-backend, upper case; None: automatic
+    # context, not handed to the selector but read by its predicates:
+    num_kv_heads: int | None = None
+    hf: dict[str, Any] | None = None  # hf_text_config attributes; None: no model config at all
+    model_head_size: int | None = None  # model_config.get_head_size(); None: same as head_size
+    model_num_heads: int | None = None  # model_config.get_num_attention_heads(); None: num_heads or 16
+    run_kv_cache_dtype: str | None = None  # cache_config.cache_dtype; None: same as kv_cache_dtype
+    flash_attn_version: int | None = None  # attention_config.flash_attn_version
+    dcp_size: int = 1  # decode context parallel size
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The engine's answer to one question. `refused` and `verdicts` keep the engine's own order."""
+
+    chosen: str | None  # None: refused, or unknown (then `unknown` says why)
+    valid: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]  # every CUDA backend of the release, candidate or not
+    error: str | None = None  # what the engine raises, exception name first
+    unknown: str = ""
+    automatic: str | None = None  # what it would choose without the user's --attention-backend
+
+
+class LayerQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, and for which layers of the model it is asked."""
+
+    question: Question
+    selection: Selection
+    role: str = "target"  # "target" | "draft"
+    layer_class: str = "Attention"
+    count: int = 1
+
+
+class Launch(msgspec.Struct, kw_only=True):
+    """The whole answer for one launch. `ok` None means unknown; `unknown` then names what is missing."""
+
+    ok: bool | None
+    stage: str  # where it ended: parse_flags | create_engine_config | selector | model_init | update_block_size | done
+    error: str | None = None  # the engine's words, exception name first
+    unknown: tuple[str, ...] = ()
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    kv_cache_dtype_after_init: str | None = None
+    block_size: int | None = None
+    block_size_after_load: int | None = None
+    layers: tuple[LayerQuestion, ...] = ()
+    notes: tuple[str, ...] = ()
+    where: str = ""  # engine file:line that refuses

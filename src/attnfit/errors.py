@@ -1,0 +1,32 @@
+"""Everything attnfit raises on purpose. Each message ends with what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AttnfitError(Exception):
+    """Base of all errors shown to the user as one sentence; never as a traceback."""
+
+    exit_code = 2
+
+
+class UsageError(AttnfitError):
+    """The command line or a file the user named cannot be used as given."""
+
+
+class InputError(AttnfitError):
+    """A file the user named is missing, unreadable, or not what it should be."""
+
+
+class UnknownAnswer(AttnfitError):
+    """The question is sound but cannot be answered here (unknown release, gated repository, offline)."""
+
+    exit_code = 3
+
+
+def did_you_mean(word: str, valid: Iterable[str]) -> str:
+    """`; did you mean 'x'?` or an empty string."""
+    close = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
