@@ -1,0 +1,90 @@
+"""What the engine has resolved before it builds the model: the hand-over between the stages of a launch.
+
+`engine_config` fills it (stage create_engine_config), `layers`, `construct` and `blocks` read it (stages selector,
+model_init, update_block_size). Field names follow vLLM's own config objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from attnfit.core import Capability
+
+
+class Refusal(Exception):
+    """The engine refuses here. `message` is its own text, exception name first; `where` is its source file:line."""
+
+    def __init__(self, stage: str, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.stage, self.message, self.where = stage, message, where
+
+
+class Unknown(Exception):
+    """Not decidable from what we know; says what is missing, in a few words a user can act on."""
+
+
+class ParsedFlags(msgspec.Struct, kw_only=True):
+    """`vllm serve` flags as the release's own parser would see them."""
+
+    values: dict[str, Any]  # dest -> value, only what the user gave (JSON-valued flags are decoded)
+    defaults: dict[str, Any]  # dest -> the parser's default, for every flag of the release
+    env: dict[str, str]  # VAR=value in front of the command
+
+    def get(self, dest: str) -> Any:
+        return self.values.get(dest, self.defaults.get(dest))
+
+
+class EngineConfig(msgspec.Struct, kw_only=True):
+    """VllmConfig as far as a launch's verdict depends on it."""
+
+    release: str
+    capability: Capability
+    flags: ParsedFlags
+    # model
+    config: dict[str, Any]  # config.json with --hf-overrides applied, as the config class of the release fills it
+    text: dict[str, Any]  # hf_text_config: the same, or its nested text_config
+    architecture: str
+    model_type: str
+    dtype: str  # float16 | bfloat16 | float32
+    quantization: str | None  # resolved method name, e.g. "fp8", "modelopt_fp4"
+    quant_config: dict[str, Any] | None  # quantization_config / hf_quant_config as found
+    head_size: int
+    num_heads: int  # per rank
+    num_kv_heads: int  # per rank
+    use_mla: bool
+    is_hybrid: bool
+    is_attention_free: bool = False
+    is_mm_prefix_lm: bool = False
+    is_moe: bool = False
+    is_multimodal: bool = False
+    rswa_window: int | None = None
+    sliding_window: int | None = None
+    max_model_len: int = 0
+    runner_type: str = "generate"
+    enforce_eager: bool = False
+    # cache
+    kv_cache_dtype: str = "auto"
+    block_size: int | None = None  # cache_config.block_size at the end of create_engine_config
+    user_specified_block_size: bool = False
+    enable_prefix_caching: bool = True
+    mamba_cache_dtype: str = "auto"
+    mamba_ssm_cache_dtype: str = "auto"
+    mamba_cache_mode: str = "none"
+    mamba_block_size: int | None = None
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
+    # parallel
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dcp: int = 1
+    pcp: int = 1
+    expert_parallel: bool = False
+    # attention, scheduler, the rest
+    attention: dict[str, Any] = msgspec.field(default_factory=dict)  # attention_config: backend, backend_per_kind, ...
+    speculative: dict[str, Any] | None = None  # resolved: method, num_speculative_tokens, draft config
+    kv_transfer: dict[str, Any] | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    notes: list[str] = msgspec.field(default_factory=list)
