@@ -21,7 +21,7 @@ class Capability(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Capability:
-        """"12.0" -> (12, 0). Raises ValueError for anything else."""
+        """ "12.0" -> (12, 0). Raises ValueError for anything else."""
         major, dot, minor = text.partition(".")
         if not (dot and major.isdecimal() and minor.isdecimal()):
             raise ValueError(f"not a compute capability: {text!r}")
@@ -140,3 +140,31 @@ class Launch(msgspec.Struct, kw_only=True):
     layers: tuple[LayerQuestion, ...] = ()
     notes: tuple[str, ...] = ()
     where: str = ""  # engine file:line that refuses
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One thing a user can do next. `argv` is the whole command in the user's own form, when there is one."""
+
+    text: str
+    argv: tuple[str, ...] | None = None
+    gives_up: str = ""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `attnfit check` answers: the launch, the circumstances it was answered for, and the next step."""
+
+    verdict: str  # "passes" | "refused" | "unknown"
+    launch: Launch
+    engine: str
+    release: str  # the release answered for
+    exact: bool  # False: only the nearest book's opinion -> exit 3 whatever the verdict
+    model: str
+    gpus: tuple[tuple[Gpu, int], ...]
+    said: tuple[str, ...] = ()  # assumptions, defaults taken, where facts come from
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        if not self.exact:
+            return 3
+        return {"passes": 0, "refused": 1, "unknown": 3}[self.verdict]

@@ -1,0 +1,87 @@
+"""The engines attnfit knows. An engine is one folder here; nothing outside names one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+from attnfit.core import Capability, Launch, Question, Selection
+from attnfit.errors import UsageError, did_you_mean
+
+ENGINES = ("vllm",)
+
+
+class Release(Protocol):
+    """One release of an engine: answers selector questions and whole launches."""
+
+    version: str  # the release asked for
+    book: str  # the release whose rule book answers
+    exact: bool  # the book is proven for `version`
+    said: tuple[str, ...]
+
+    def backends(self) -> Sequence[tuple[str, str]]:
+        """(name, where it is defined) of every backend."""
+
+    def select(self, question: Question, env: Mapping[str, bool] | None = None) -> Selection: ...
+
+    def witnessed(self, source: str) -> Release:
+        """The same release, answered by the engine's own code from `source` instead of by the book."""
+
+    def launch(
+        self,
+        config: dict[str, Any],
+        hf_quant: dict[str, Any] | None,
+        capability: Capability,
+        argv: Sequence[str],
+        *,
+        variables: Mapping[str, str],
+        env: Mapping[str, bool] | None = None,
+    ) -> Launch: ...
+
+
+class Move(NamedTuple):
+    """A change of the server's flags: what it is in words, the flags after it, and what the user gives up."""
+
+    text: str
+    argv: tuple[str, ...]
+    gives_up: str = ""
+
+
+class Engine(Protocol):
+    name: str
+
+    def default_command(self, model: str, gpus: int) -> Sequence[str]:
+        """The plainest launch of `model` on `gpus` GPUs, for a user who has no command yet."""
+
+    def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:
+        """Changes of the server's flags worth trying after a refusal, cheapest first."""
+
+    def releases(self) -> Sequence[str]:
+        """Versions with a rule book, oldest first."""
+
+    def release(self, version: str | None) -> Release:
+        """None: the newest rule book. Raises UsageError for text that is no version at all."""
+
+
+def engine(name: str) -> Engine:
+    """Raises UsageError, listing the valid names, for an engine we do not know."""
+    if name not in ENGINES:
+        raise UsageError(f"unknown engine {name!r}{did_you_mean(name, ENGINES)}; valid: {', '.join(ENGINES)}")
+    module = import_module(f"attnfit.engines.{name}")
+    found: Engine = module.ENGINE
+    return found
+
+
+def split_spec(spec: str) -> tuple[str, str | None]:
+    """ "vllm==0.16.0" -> ("vllm", "0.16.0"); "vllm" -> ("vllm", None).
+
+    Raises UsageError for a range: an answer is for one release.
+    """
+    name, separator, version = (part.strip() for part in spec.partition("=="))
+    if separator and not version:
+        raise UsageError(f"no release behind '==' in {spec!r}; write for example vllm==0.33.0")
+    if bare := re.match(r"[\w-]+(?=\s*[<>~!=@])", name):
+        raise UsageError(f"{spec!r} names no single release; write for example {bare.group()}==0.33.0")
+    return name.lower(), version or None

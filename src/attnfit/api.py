@@ -1,0 +1,109 @@
+"""The public verbs. `check` is what the command line, the batch reader and Python users all call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attnfit import engines
+from attnfit.core import Gpu, Question, Report, Selection
+from attnfit.decide import Request, decide, verdict
+from attnfit.errors import UsageError
+from attnfit.plan import plan
+
+if TYPE_CHECKING:
+    pass
+
+Select = Callable[[Question], Selection]
+
+
+def check(
+    command: Sequence[str] | str = (),
+    *,
+    gpu: str,
+    count: int | None = None,
+    model: str | None = None,
+    engine: str | None = None,
+    env: Mapping[str, bool] | None = None,
+    witness: str | None = None,
+    planned: bool = True,
+) -> Report:
+    """Will this launch find an attention backend, and pass every other gate we know?
+
+    command: the launch command, as a list of words or as one string; empty: the plainest one for `model`.
+    gpu, count: as on the command line ("h200x8", "12.0", "auto"; `-n`).
+    model: a directory with config.json; needed only if the command names none that can be read here.
+    engine: "vllm==0.33.0", "vllm", or None: what the command's environment has, else the newest rule book.
+    env: environment facts that differ from what is found or what the release installs by default.
+    witness: an engine source (tree, wheel, "installed"): answer from the engine's own code, not from the book.
+    planned: False leaves out the search for a next step.
+
+    Raises an AttnfitError (UsageError, InputError, UnknownAnswer) whose text says what to do.
+    """
+    from attnfit.inputs.command import parse_command
+    from attnfit.inputs.environment import env_facts, installed
+    from attnfit.inputs.gpu import parse_gpus
+    from attnfit.inputs.model import read_model
+
+    gpus = parse_gpus(gpu, count)
+    parsed = parse_command(command) if command else None
+    name, version = engines.split_spec(engine) if engine else (None, None)
+    if parsed and name and parsed.engine != name:
+        raise UsageError(f"--engine says {name}, but the command starts {parsed.engine}; make the two agree")
+    chosen = engines.engine(name or (parsed.engine if parsed else engines.ENGINES[0]))
+    said: list[str] = []
+    facts: dict[str, bool] = {}
+    if version:
+        said.append("release given by --engine")
+    elif parsed and parsed.image_release:
+        version = parsed.image_release
+        said.append(f"release from the image tag {parsed.image}")
+    elif parsed and (found := installed(parsed)) is not None:
+        version, facts = found.version, env_facts(found)
+        said.append(f"installed in {found.prefix}; its optional packages were read there")
+    release = chosen.release(version)
+    if version is None:
+        said.append("no release given and none installed here: the newest rule book")
+    path = model or (parsed.model if parsed else None)
+    if path is None:
+        raise UsageError("no model: name a directory with config.json, or give the launch command behind --")
+    files = read_model(path)
+    if parsed is None:
+        total = sum(n for _, n in gpus)
+        parsed = parse_command(chosen.default_command(path, total))
+        said.append(f"no command given: taken as `{' '.join(chosen.default_command(path, total))}`")
+    request = Request(
+        release=release if witness is None else release.witnessed(witness),
+        config=files.config,
+        hf_quant=files.hf_quant,
+        gpus=gpus,
+        argv=tuple(parsed.argv),
+        variables=dict(parsed.env),
+        env={**facts, **(env or {})},
+    )
+    launch = decide(request)
+    steps = plan(chosen, request, launch, lambda argv: tuple(parsed.render(argv))) if planned else ()
+    return Report(
+        verdict=verdict(launch),
+        launch=launch,
+        engine=chosen.name,
+        release=release.version,
+        exact=release.exact,
+        model=path,
+        gpus=gpus,
+        said=(*said, *release.said),
+        steps=steps,
+    )
+
+
+def select(question: Question, *, engine: str, env: Mapping[str, bool] | None = None) -> Selection:
+    """Answer one ready selector question, for example `select(Question(...), engine="vllm==0.33.0")`."""
+    name, version = engines.split_spec(engine)
+    return engines.engine(name).release(version).select(question, env)
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Every GPU of the catalogue."""
+    from attnfit.gpus import catalogue
+
+    return tuple(entry.gpu for entry in catalogue())

@@ -1,0 +1,236 @@
+"""The command line. stdout is the answer, stderr is progress and hints; every import that costs is local."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from attnfit import __version__
+from attnfit.errors import AttnfitError, UsageError
+
+EPILOG = "Exit codes: 0 passes, 1 refused, 2 usage or internal error, 3 unknown."
+
+
+class _WithCommand(click.Command):
+    """Everything behind the first `--` is the user's launch command and is none of click's business."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta["launch"] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
+@click.version_option(__version__, message="attnfit %(version)s")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    envvar="ATTNFIT_COLOR",
+    help="Default: auto.",
+)
+@click.pass_context
+def cli(ctx: click.Context, color: str) -> None:
+    """Says before any weight loads which attention backend will serve a model."""
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    ctx.color = {"always": True, "never": False}.get(color, False if plain else None)
+
+
+@cli.command(cls=_WithCommand, epilog=EPILOG)
+@click.argument("model", required=False)
+@click.option("--gpu", envvar="ATTNFIT_GPU", help="Name, alias or compute capability; h200x8; auto reads NVML.")
+@click.option("-n", "--count", type=click.IntRange(1, 4096), envvar="ATTNFIT_COUNT", help="How many GPUs.")
+@click.option("--engine", envvar="ATTNFIT_ENGINE", help="For example vllm==0.33.0.")
+@click.option("--env", "facts", multiple=True, metavar="FACT=yes|no", help="An environment fact that differs.")
+@click.option("--witness", metavar="SOURCE", help="Answer from this engine source instead of the rule book.")
+@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON (docs/json.md).")
+@click.option("--quiet", is_flag=True, help="Only the verdict line.")
+@click.option("--fix", is_flag=True, help="Only the command to run instead.")
+@click.option("--all", "every", is_flag=True, help="Also the reasons of backends not tried by themselves.")
+@click.option("--batch", metavar="FILE", help="One JSON object a line, answered one a line; - reads stdin.")
+@click.pass_context
+def check(ctx: click.Context, model: str | None, batch: str | None, **options: Any) -> None:
+    """Check a launch before it loads: attnfit check --gpu h200x8 -- vllm serve ..."""
+    launch: tuple[str, ...] = ctx.meta.get("launch", ())
+    facts = _facts(options["facts"])
+    if batch is not None:
+        from attnfit.batch import run
+
+        if model or launch:
+            raise UsageError("--batch reads its launches from the file; leave MODEL and the command away")
+        run(batch, sys.stdout.buffer, gpu=options["gpu"], engine=options["engine"], env=facts)
+        return
+    if not options["gpu"]:
+        raise UsageError("no GPU: give --gpu NAME (attnfit gpus lists them), --gpu 12.0, or --gpu auto")
+    from attnfit.api import check as answer
+
+    report = answer(
+        launch,
+        gpu=options["gpu"],
+        count=options["count"],
+        model=model,
+        engine=options["engine"],
+        env=facts,
+        witness=options["witness"],
+        planned=not options["quiet"],
+    )
+    if options["as_json"]:
+        from attnfit.report.json import render as render_json
+
+        click.echo(render_json(report), nl=False)
+    elif options["fix"]:
+        command = next(
+            (step.argv for step in report.steps if step.argv), launch if report.verdict == "passes" else None
+        )
+        if command:
+            import shlex
+
+            click.echo(shlex.join(command))
+        else:
+            click.echo("no command found that would pass; run without --fix for the reasons", err=True)
+    else:
+        from attnfit.report.text import render, verdict_line
+
+        text = verdict_line(report) + "\n" if options["quiet"] else render(report, every=options["every"])
+        click.echo(text, nl=False, color=ctx.find_root().color)
+    ctx.exit(report.exit_code)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True)
+def gpus(as_json: bool) -> None:
+    """List the GPUs of the catalogue."""
+    from attnfit.report import lists
+
+    click.echo(lists.gpus(as_json), nl=False)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True)
+def engines(as_json: bool) -> None:
+    """List the engine releases that have a rule book."""
+    from attnfit.report import lists
+
+    click.echo(lists.engines(as_json), nl=False)
+
+
+@cli.command()
+@click.option("--engine", default="vllm", envvar="ATTNFIT_ENGINE", show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def backends(engine: str, as_json: bool) -> None:
+    """List the attention backends of a release and where each is defined."""
+    from attnfit.report import lists
+
+    click.echo(lists.backends(engine, as_json), nl=False)
+
+
+@cli.command(cls=_WithCommand, epilog=EPILOG)
+@click.argument("engine")
+@click.argument("old")
+@click.argument("new")
+@click.argument("model", required=False)
+@click.option("--gpu", required=True, envvar="ATTNFIT_GPU")
+@click.option("-n", "--count", type=click.IntRange(1, 4096))
+@click.option("--json", "as_json", is_flag=True)
+@click.pass_context
+def diff(ctx: click.Context, engine: str, old: str, new: str, model: str | None, **options: Any) -> None:
+    """What changes for a launch between two releases: attnfit diff vllm 0.16.0 0.33.0 MODEL --gpu h200x8"""
+    from attnfit.api import check as answer
+    from attnfit.report import difference
+
+    launch: tuple[str, ...] = ctx.meta.get("launch", ())
+    both = [
+        answer(
+            launch,
+            gpu=options["gpu"],
+            count=options["count"],
+            model=model,
+            engine=f"{engine}=={version}",
+            planned=False,
+        )
+        for version in (old, new)
+    ]
+    click.echo(difference.render(both[0], both[1], as_json=options["as_json"]), nl=False, color=ctx.find_root().color)
+    ctx.exit(both[1].exit_code)
+
+
+@cli.command()
+@click.argument("source")
+@click.option("--questions", default=20_000, show_default=True, help="Fresh random questions to replay.")
+@click.option("--seed", default=None, type=int, help="Default: a new one each time.")
+@click.option("--out", type=click.Path(), help="Where the book goes. Default: the user's own books.")
+@click.option("--dry-run", is_flag=True, help="Learn and replay, write nothing.")
+def learn(source: str, questions: int, seed: int | None, out: str | None, dry_run: bool) -> None:
+    """Write the rule book of a release: vllm==X, a wheel, a source tree, or installed."""
+    from attnfit.learn.learn import run
+
+    click.echo(run(source, questions=questions, seed=seed, out=out, dry_run=dry_run), nl=False)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell, to be sourced."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, "attnfit", "_ATTNFIT_COMPLETE").source())
+
+
+def _facts(words: tuple[str, ...]) -> dict[str, bool]:
+    facts: dict[str, bool] = {}
+    for word in words:
+        for item in word.split(","):
+            name, equals, value = item.partition("=")
+            if not name or value.lower() not in ("yes", "no", "true", "false", "1", "0") or not equals:
+                raise UsageError(f"--env {item!r}: write FACT=yes or FACT=no, for example flashinfer=no")
+            facts[name.strip()] = value.lower() in ("yes", "true", "1")
+    return facts
+
+
+def main() -> None:
+    """Entry point: every failure is one sentence and an exit code, never a traceback."""
+    try:
+        from attnfit.settings import defaults
+
+        code = cli.main(prog_name="attnfit", standalone_mode=False, default_map=defaults())
+        sys.exit(code or 0)
+    except AttnfitError as error:
+        _fail(str(error), error.exit_code)
+    except click.exceptions.Abort:
+        _fail("interrupted", 130)
+    except click.ClickException as error:
+        error.show()
+        if isinstance(error, click.NoSuchOption) and "--" not in sys.argv:
+            click.echo(
+                "hint: the launch command goes behind --, as in: attnfit check --gpu h200 -- vllm serve ...", err=True
+            )
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except Exception as error:
+        if os.environ.get("ATTNFIT_DEBUG"):
+            raise
+        _fail(
+            f"internal error, {type(error).__name__}: {error}; this is a fault of attnfit: run again with "
+            "ATTNFIT_DEBUG=1 and report what it prints",
+            2,
+        )
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

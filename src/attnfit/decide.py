@@ -1,0 +1,56 @@
+"""Decide: everything explicit goes in, one `Launch` comes out. No I/O, nothing remembered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from attnfit.core import Gpu, Launch
+from attnfit.engines import Release
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch with every input read: what `decide` and `plan` need to know, and nothing else."""
+
+    release: Release
+    config: dict[str, Any]  # config.json
+    hf_quant: dict[str, Any] | None  # hf_quant_config.json, if there is one
+    gpus: tuple[tuple[Gpu, int], ...]
+    argv: tuple[str, ...]  # the server's flags
+    variables: dict[str, str]  # environment variables set for the server
+    env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
+
+    def with_argv(self, argv: tuple[str, ...]) -> Request:
+        return msgspec.structs.replace(self, argv=argv)
+
+
+def decide(request: Request) -> Launch:
+    """The launch on the GPUs given. Every rank must start, so mixed GPUs pass only if each kind does."""
+    answer: Launch | None = None
+    for gpu, _ in request.gpus:
+        this = _on(gpu, request)
+        if len(request.gpus) > 1:
+            this.notes = (*this.notes, f"mixed GPUs: this is the answer of {gpu.name}")
+        if answer is None or (answer.ok, this.ok) in ((True, False), (True, None), (None, False)):
+            answer = this
+    assert answer is not None, "a request names at least one GPU"
+    return answer
+
+
+def verdict(launch: Launch) -> str:
+    return {True: "passes", False: "refused", None: "unknown"}[launch.ok]
+
+
+def _on(gpu: Gpu, request: Request) -> Launch:
+    if gpu.capability is None:
+        missing = f"{gpu.name} is not covered yet; attnfit knows NVIDIA GPUs (attnfit gpus lists them)"
+        return Launch(ok=None, stage="selector", unknown=(missing,))
+    return request.release.launch(
+        request.config,
+        request.hf_quant,
+        gpu.capability,
+        request.argv,
+        variables=request.variables,
+        env=request.env,
+    )

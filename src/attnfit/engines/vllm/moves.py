@@ -1,0 +1,64 @@
+"""Changes of `vllm serve` flags worth trying after a refusal, cheapest first. Whether one helps is not said here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attnfit.core import Launch
+from attnfit.engines import Move
+
+BACKEND_FLAG = "--attention-backend"
+
+# Flags that say which GPUs and which model, not how: dropping one is no fix but another launch.
+_NEVER_DROPPED = frozenset({
+    "--model", "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
+    "--host", "--port", "--api-key", "--served-model-name", "--hf-overrides", "--config",
+})  # fmt: skip
+
+
+def moves(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
+    """Drop one flag; another backend by name; another dtype; drop two flags."""
+    spans = [span for span in _spans(argv) if _name(argv[span.start]) not in _NEVER_DROPPED]
+    for span in spans:
+        flag = " ".join(argv[span.start : span.stop])
+        yield Move(f"drop {flag}", _without(argv, span))
+    if any(_name(argv[span.start]) == BACKEND_FLAG for span in spans):
+        for name in _backends_accepting_all(launch):
+            yield Move(f"{BACKEND_FLAG} {name}", _with(argv, BACKEND_FLAG, name))
+    for dtype in ("bfloat16", "float16"):
+        if launch.dtype is not None and dtype != launch.dtype:
+            yield Move(
+                f"--dtype {dtype}", _with(argv, "--dtype", dtype), f"activations run in {dtype} instead of {launch.dtype}"
+            )
+    for i, first in enumerate(spans):
+        for second in spans[i + 1 :]:
+            words = " and ".join(" ".join(argv[s.start : s.stop]) for s in (first, second))
+            yield Move(f"drop {words}", _without(_without(argv, second), first))
+
+
+def _backends_accepting_all(launch: Launch) -> list[str]:
+    """Backends valid for every question of the launch, in the engine's priority order."""
+    layers = launch.layers
+    return [name for name in (layers[0].selection.valid if layers else ()) if all(name in x.selection.valid for x in layers)]
+
+
+def _spans(argv: Sequence[str]) -> list[range]:
+    """Each flag with its values. A word that starts with a dash and a digit is a value, not a flag."""
+    starts = [i for i, word in enumerate(argv) if word.startswith("-") and not word[1:2].isdigit() and word != "-"]
+    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(argv)], strict=True)]
+
+
+def _name(word: str) -> str:
+    name = word.partition("=")[0]
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _without(argv: Sequence[str], span: range) -> tuple[str, ...]:
+    return (*argv[: span.start], *argv[span.stop :])
+
+
+def _with(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:
+    for span in _spans(argv):
+        if _name(argv[span.start]) == flag:
+            return (*argv[: span.start], flag, value, *argv[span.stop :])
+    return (*argv, flag, value)

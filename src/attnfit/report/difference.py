@@ -1,0 +1,63 @@
+"""What changed for one launch between two releases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from attnfit.core import LayerQuestion, Report
+from attnfit.report.json import as_dict
+from attnfit.report.text import verdict_line
+
+_FACTS = ("stage", "dtype", "kv_cache_dtype", "kv_cache_dtype_after_init", "block_size", "block_size_after_load")
+
+
+def render(old: Report, new: Report, *, as_json: bool = False) -> str:
+    if as_json:
+        both: dict[str, Any] = {"old": as_dict(old), "new": as_dict(new), "changes": list(changes(old, new))}
+        return msgspec.json.format(msgspec.json.encode(both), indent=2).decode() + "\n"
+    lines = [verdict_line(old), verdict_line(new), "", *(f"  {line}" for line in changes(old, new))]
+    if len(lines) == 3:
+        lines.append("  nothing else changes for this launch")
+    return "\n".join(lines) + "\n"
+
+
+def changes(old: Report, new: Report) -> Iterator[str]:
+    """One sentence for each difference, launch first, then layer by layer, backend by backend."""
+    for name in _FACTS:
+        before, after = getattr(old.launch, name), getattr(new.launch, name)
+        if before != after:
+            yield f"{name}: {before} -> {after}"
+    for index in range(max(len(old.launch.layers), len(new.launch.layers))):
+        before_layer = _at(old.launch.layers, index)
+        after_layer = _at(new.launch.layers, index)
+        if before_layer is None or after_layer is None:
+            which = new if before_layer is None else old
+            yield f"question {index + 1} is asked only by {which.release}"
+            continue
+        yield from _layer(f"question {index + 1}", before_layer, after_layer)
+
+
+def _layer(who: str, old: LayerQuestion, new: LayerQuestion) -> Iterator[str]:
+    if old.selection.chosen != new.selection.chosen:
+        yield f"{who}: picks {old.selection.chosen or 'nothing'} -> {new.selection.chosen or 'nothing'}"
+    before = {v.backend: v for v in old.selection.verdicts}
+    after = {v.backend: v for v in new.selection.verdicts}
+    for name in [*before, *(n for n in after if n not in before)]:
+        if name not in before:
+            yield f"{who}: {name} is new and {after[name].status.value}{_why(after[name])}"
+        elif name not in after:
+            yield f"{who}: {name} is gone"
+        elif before[name].status != after[name].status:
+            yield f"{who}: {name} {before[name].status.value} -> {after[name].status.value}{_why(after[name])}"
+
+
+def _why(verdict: Any) -> str:
+    reasons = "; ".join(reason.text for reason in verdict.reasons)
+    return f" ({reasons})" if reasons else ""
+
+
+def _at(layers: tuple[LayerQuestion, ...], index: int) -> LayerQuestion | None:
+    return layers[index] if index < len(layers) else None

@@ -1,0 +1,145 @@
+"""The answer for people: 80 columns, calm, meaning never in colour alone."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator
+
+import click
+
+from attnfit.core import Gpu, LayerQuestion, Report, Status, Step, Verdict
+
+WIDTH = 80
+_COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow",
+           "picks": "green", "accepts": "green", "refuses": "red"}  # fmt: skip
+
+
+def render(report: Report, *, every: bool = False) -> str:
+    """The whole report as text with ANSI styles (click strips them where stdout is no terminal)."""
+    lines = [verdict_line(report), "", *_circumstances(report)]
+    for layer in report.launch.layers:
+        lines += ["", *_layer(layer, report.launch.error, every)]
+    lines += _engine_words(report)
+    for unknown in report.launch.unknown:
+        lines += _wrap(f"unknown: {unknown}", "")
+    for note in report.launch.notes:
+        lines += _wrap(f"note: {note}", "")
+    for step in report.steps:
+        lines += ["", *_step(step)]
+    return "\n".join(lines) + "\n"
+
+
+def verdict_line(report: Report) -> str:
+    """One line: the verdict, and its shortest reason."""
+    word = click.style(report.verdict, fg=_COLOUR[report.verdict], bold=True)
+    release = f"{report.engine} {report.release}"
+    if report.verdict == "passes":
+        chosen = list(dict.fromkeys(layer.selection.chosen for layer in report.launch.layers))
+        names = ", ".join(name for name in chosen if name)
+        sentence = f"{release} passes every gate we know" + (f", on {names}" if names else "")
+    elif report.verdict == "refused":
+        sentence = f"{release} refuses this launch at stage {report.launch.stage}"
+    else:
+        sentence = f"{release}: what decides is missing"
+    if not report.exact:
+        sentence += " (the nearest rule book's opinion)"
+    return f"{word}: {sentence}"
+
+
+def describe_gpu(gpu: Gpu, count: int) -> str:
+    size = f"{gpu.memory_gib:g} GiB, " if gpu.memory_gib else ""
+    what = f"compute capability {gpu.capability}" if gpu.capability else "not covered yet"
+    return f"{count} x {gpu.name} ({size}{what})"
+
+
+def _circumstances(report: Report) -> Iterator[str]:
+    launch = report.launch
+    facts = [report.model]
+    if launch.dtype:
+        kv = launch.kv_cache_dtype or "auto"
+        after = launch.kv_cache_dtype_after_init
+        kv = f"{kv}, then {after}" if after and after != kv else kv
+        facts.append(f"{launch.dtype}, KV cache {kv}")
+    yield from _wrap("; ".join(facts), "  model   ")
+    yield from _wrap("; ".join(describe_gpu(gpu, count) for gpu, count in report.gpus), "  gpu     ")
+    yield from _wrap("; ".join([f"{report.engine} {report.release}", *report.said]), "  engine  ")
+
+
+def _layer(layer: LayerQuestion, shown_error: str | None, every: bool) -> Iterator[str]:
+    q = layer.question
+    kind = [word for word, on in (
+        ("MLA", q.use_mla), ("sparse", q.use_sparse), ("sliding window", q.has_sliding_window),
+        ("attention sinks", q.has_sink), ("multimodal prefix", q.use_mm_prefix),
+        (q.attn_type.replace("_", "-"), q.attn_type != "decoder"),
+    ) if on]  # fmt: skip
+    facts = [*(kind or ["full attention"]), f"head_size {q.head_size}", q.dtype]
+    if q.kv_cache_dtype != "auto":
+        facts.append(f"KV {q.kv_cache_dtype}")
+    if q.num_heads is not None:
+        facts.append(f"{q.num_heads} heads per rank")
+    who = "draft model, " if layer.role == "draft" else ""
+    plural = "layer" if layer.count == 1 else "layers"
+    yield from _wrap(f"{who}{layer.count} {plural}: {', '.join(facts)}", "")
+    candidates = [v for v in layer.selection.verdicts if v.candidate or v.backend == q.backend]
+    others = [v for v in layer.selection.verdicts if v not in candidates]
+    for verdict in candidates:
+        yield from _verdict(verdict, layer.selection.chosen)
+    if every:
+        for verdict in others:
+            yield from _verdict(verdict, layer.selection.chosen, tail=" (not tried here by itself)")
+    elif others:
+        accept = [v.backend for v in others if v.status is Status.ACCEPTS]
+        if accept:
+            yield from _wrap(", ".join(accept), "  accept if asked for by name: ", "    ")
+        rest = len(others) - len(accept)
+        if rest:
+            yield f"  {rest} more are not tried on this GPU and refuse too (--all lists them)"
+    if layer.selection.error and layer.selection.error != shown_error:
+        yield from _wrap(_short(layer.selection.error), "  ", "    ")
+
+
+def _verdict(verdict: Verdict, chosen: str | None, tail: str = "") -> Iterator[str]:
+    word = "picks" if verdict.backend == chosen else verdict.status.value
+    styled = click.style(f"{word:<8}", fg=_COLOUR.get(word))
+    yield f"  {styled} {click.style(verdict.backend, bold=True)}{tail}"
+    for reason in verdict.reasons:
+        yield from _wrap(reason.text, "             ")
+        facts = ", ".join(
+            f"{name} {value}" for name, value in (("required", reason.required), ("observed", reason.observed)) if value
+        )
+        detail = "; ".join(part for part in (facts, reason.where) if part)
+        if detail:
+            yield from (click.style(line, dim=True) for line in _wrap(detail, "               "))
+    if verdict.unknown:
+        yield from _wrap(verdict.unknown, "             ")
+
+
+def _engine_words(report: Report) -> Iterator[str]:
+    launch = report.launch
+    if not launch.error:
+        return
+    yield ""
+    where = f" ({launch.where})" if launch.where else ""
+    yield from _wrap(f"the engine would say, at stage {launch.stage}{where}:", "")
+    for line in _short(launch.error).splitlines():
+        yield from _wrap(line.strip(), "  ", "    ")
+
+
+def _short(message: str, most: int = 600) -> str:
+    """Long messages keep their head; --json has them whole."""
+    return message if len(message) <= most else message[:most].rstrip() + " ... (--json has it whole)"
+
+
+def _step(step: Step) -> Iterator[str]:
+    yield from _wrap(step.text, "next: ", "      ")
+    if step.gives_up:
+        yield from _wrap(f"gives up: {step.gives_up}", "      ")
+    if step.argv:
+        yield "      " + shlex.join(step.argv)  # never wrapped: it is there to be copied
+
+
+def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
+    rest = " " * len(first) if rest is None else rest
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest,
+                         break_long_words=False, break_on_hyphens=False) or [first.rstrip()]  # fmt: skip
