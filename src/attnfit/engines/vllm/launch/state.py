@@ -88,3 +88,23 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     notes: list[str] = msgspec.field(default_factory=list)
+
+
+class KvLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of cache-bearing layer of the model as built on this rank, in the order the engine builds them.
+
+    `layers` writes these, `blocks` reads them. Field names follow the launch oracle's `kv_layers`.
+    """
+
+    layer_class: str  # "Attention", "MLAAttention", "MambaMixer2", "DeepseekV32IndexerCache", ...
+    backend: str  # get_attn_backend().get_name(): "FLASHINFER", "GDN_ATTN", "DEEPSEEK_V32_INDEXER", ...
+    kv_cache_dtype: str | None = None
+    head_size: int | None = None
+    num_kv_heads: int | None = None
+    mamba_type: str | None = None  # "GDN_ATTN" | "MAMBA2" | ...: a state-space layer
+    sliding_window: int | None = None
+    attn_type: str = "decoder"
+    use_sparse: bool = False
+    role: str = "target"  # "target" | "draft"
+    count: int = 1
+    first_layer: int | None = None  # index of the first decoder layer of this kind
