@@ -14,11 +14,14 @@ from attnfit.core import Capability
 
 
 class Refusal(Exception):
-    """The engine refuses here. `message` is its own text, exception name first; `where` is its source file:line."""
+    """The engine refuses here. `message` is its own text, exception name first; `where` is its source file:line.
 
-    def __init__(self, stage: str, message: str, where: str = "") -> None:
+    `detail` is what the engine printed before, where that says more (the argument parser's own words).
+    """
+
+    def __init__(self, stage: str, message: str, where: str = "", detail: str = "") -> None:
         super().__init__(message)
-        self.stage, self.message, self.where = stage, message, where
+        self.stage, self.message, self.where, self.detail = stage, message, where, detail
 
 
 class Unknown(Exception):
