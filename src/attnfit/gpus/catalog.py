@@ -165,6 +165,8 @@ def _choose(name: str, entries: tuple[GpuEntry, ...]) -> Match:
     if len({e.cc for e in entries}) > 1:
         choices = ", ".join(f"{e.name} ({e.cc or 'not covered yet'})" for e in entries)
         raise UsageError(f"{name!r} is the name of GPUs with different compute capabilities; say which: {choices}")
+    if len({msgspec.structs.replace(e.gpu, name="") for e in entries}) == 1:
+        return Match(first.gpu, first)  # the choice changes nothing but the name
     rest = ", ".join(e.name for e in others)
     same = f"all have compute capability {first.cc}"
     return Match(first.gpu, first, f"{name!r} taken as {first.name}; the name also fits {rest} ({same})")
