@@ -1,0 +1,153 @@
+"""The question's circumstances as engine code may read them: capability, environment facts, variables.
+
+Every environment fact has a name users see (`flashinfer`, `fa3`, `artifactory`...). One that a predicate reads and
+nobody stated leaks: the answer is then unknown, naming the fact. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import stubs
+from .lazy import Situation
+
+FACT_OF = {  # importable module -> fact
+    "vllm.vllm_flash_attn._vllm_fa2_C": "fa2",
+    "vllm.vllm_flash_attn._vllm_fa3_C": "fa3",
+    "vllm._flashmla_C": "flashmla",
+    "vllm._flashmla_extension_C": "flashmla",
+}
+FILE_OF = {"vllm_flash_attn/cute/interface.py": "fa4"}  # file of the release -> fact
+PROGRAMS = {"nvcc": "nvcc", "/usr/local/cuda/bin/nvcc": "nvcc", "ninja": "ninja"}
+# Packages every installation of vLLM has; their contents are stubs, their presence is no question.
+ALWAYS = frozenset(
+    """torch numpy triton transformers pydantic pydantic_core typing_extensions PIL psutil cachetools cloudpickle
+    msgspec zmq huggingface_hub safetensors tokenizers packaging yaml einops prometheus_client filelock tqdm jinja2 regex
+    requests pynvml cv2 blake3 cpuinfo openai fastapi aiohttp uvicorn starlette tiktoken lark xgrammar sympy networkx
+    scipy six setuptools pybase64 cbor2 numba py torchvision torchaudio depyf compressed_tensors gguf mistral_common
+    partial_json_parser outlines_core llguidance diskcache watchfiles ray orjson httpx jsonschema""".split()
+)
+COMPILED = re.compile(r"^(vllm/(?:[\w]+/)*_?\w+?)(?:\.abi3|\.cpython[\w-]*)?\.so$")
+
+
+class Facts:
+    """The circumstances of the question being asked. Values are replaceable and may be tracked objects."""
+
+    machine = "x86_64"
+
+    def __init__(self, situation: Situation, root: str) -> None:
+        self.situation, self.root = situation, root.rstrip("/")
+        self._capability: Any = None
+        self.env: Mapping[str, Any] = {}
+        self.variables: Mapping[str, Any] = {}
+        self.read: set[str] = set()  # what the current question has looked at, e.g. "env.flashinfer"
+
+    def note(self, facet: str) -> None:
+        self.read.add(facet)
+        self.situation.read(facet)
+
+    @property
+    def capability(self) -> Any:
+        self.note("capability")
+        if self._capability is None:
+            stubs.leak("the compute capability was asked for outside any question")
+        return self._capability
+
+    def fact(self, name: str) -> Any:
+        """An environment fact by its name."""
+        self.note(f"env.{name}")
+        if name not in self.env:
+            stubs.leak(f"environment fact {name!r} is not stated")
+        return self.env[name]
+
+    def variable(self, name: str, default: Any) -> Any:
+        """An environment variable of the server process."""
+        self.note(f"variable.{name}")
+        value = self.variables.get(name)
+        return default if value is None else value
+
+    def which(self, program: str) -> str | None:
+        fact = PROGRAMS.get(program)
+        if fact is None:
+            stubs.leak(f"shutil.which({program!r})")
+        return f"/usr/local/cuda/bin/{program.rpartition('/')[2]}" if self.fact(fact) else None
+
+    def file_exists(self, path: Any) -> Any:
+        if not str(path).startswith(self.root + "/"):
+            stubs.leak(f"the file system was asked for {path}")
+        relative = str(path)[len(self.root) + 1 :]
+        for end, name in FILE_OF.items():
+            if relative.endswith(end):
+                return self.fact(name)
+        stubs.leak(f"the file system was asked for {relative}")
+
+    def present(self, module: str) -> Any:
+        """Whether a module outside the source files can be imported."""
+        top = module.partition(".")[0]
+        for name in (module, top):
+            fact = FACT_OF.get(name, name)
+            if fact in self.env:
+                return self.fact(fact)
+        if top in ALWAYS:
+            return True
+        self.note(f"env.{FACT_OF.get(module, top)}")
+        if top == "vllm":
+            if any(name.startswith("vllm.") for name in self.env):
+                return False  # the wheel's compiled modules are known, and it is not one of them
+            stubs.leak(f"whether {module} is in the wheel is not stated")
+        stubs.leak(f"environment fact {top!r} is not stated")
+
+    def spec(self, name: str) -> Any:
+        """importlib.util.find_spec"""
+        if "." in name and not name.startswith("vllm.") and name not in self.env:
+            stubs.leak(f"environment fact {name!r} is not stated")
+        return importlib.machinery.ModuleSpec(name, None) if self.present(name) else None
+
+
+OPTIONAL = {  # fact -> distribution that brings it
+    "flashinfer": "flashinfer-python", "flashinfer_cubin": "flashinfer-cubin", "tokenspeed_mla": "tokenspeed-mla",
+    "deep_gemm": "deep-gemm", "cutlass": "nvidia-cutlass-dsl", "quack": "quack-kernels", "b12x": "b12x", "aiter": "aiter",
+    "hpc": "hpc-ops", "fastsafetensors": "fastsafetensors",
+}
+
+
+def requirements(metadata: str) -> set[str]:
+    """Names of the distributions a plain `pip install` brings on Linux x86_64, from METADATA. Extras left out."""
+    names: set[str] = set()
+    for line in metadata.splitlines():
+        if not line:
+            break
+        if not line.startswith("Requires-Dist:"):
+            continue
+        requirement, _, marker = line.partition(":")[2].partition(";")
+        if "extra ==" in marker or re.search(r"platform_machine == \"(?:s390x|ppc64le|aarch64|arm64|riscv64)\"\s*$", marker):
+            continue
+        match = re.match(r"\s*([A-Za-z0-9._-]+)", requirement)
+        if match:
+            names.add(re.sub(r"[-_.]+", "-", match[1]).lower())
+    return names
+
+
+def default_env(version: str, metadata_text: str, file_names: Iterable[str]) -> dict[str, bool]:
+    """What `pip install vllm==VERSION` brings on a CUDA machine with internet access, no CUDA toolkit.
+
+    `metadata_text` is the wheel's METADATA, `file_names` every file in the wheel (compiled kernels included).
+    """
+    names = set(file_names)
+    wanted = requirements(metadata_text)
+    env = {fact: distribution in wanted for fact, distribution in OPTIONAL.items()}
+    for name in names:
+        match = COMPILED.match(name)
+        if match:
+            module = match[1].replace("/", ".")
+            env[FACT_OF.get(module, module)] = True
+    for fact in ("fa2", "fa3", "flashmla"):
+        env.setdefault(fact, False)
+    env["fa4"] = any(name.endswith("vllm_flash_attn/cute/interface.py") for name in names)
+    env["deep_gemm"] |= any(name.startswith("vllm/third_party/deep_gemm/") for name in names)
+    env.update(artifactory=True, nvcc=True, ninja="ninja" in wanted or True)
+    env.update(b12x_device=True, flashmla_mega=env["flashmla"], flashinfer_sparse_mla=True, flashinfer_sm90_nope_mla=True)
+    return env

@@ -1,0 +1,274 @@
+"""Engine modules whose top-level statements run one by one, when a name they bind is first wanted.
+
+A class pulls in exactly the bases, constants and helpers it uses, all of them the release's real ones; nothing else
+of the engine runs, so little needs a stub, and a cold start stays short. A statement that read the situation (the
+capability, an environment fact, the current config) while it ran is run again when that part of the situation changes.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import ast
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from . import stubs
+
+FLAGS = __future__.annotations.compiler_flag  # annotations stay text: they would pull in half the engine
+MISSING = object()
+
+
+class Situation:
+    """Which part ("facet") of the question's circumstances the running statements have read."""
+
+    def __init__(self) -> None:
+        self.stack: list[set[str]] = []
+        self.versions: dict[str, int] = {}
+
+    def read(self, facet: str) -> None:
+        """Called by everything that hands a circumstance to engine code."""
+        if self.stack:
+            self.stack[-1].add(facet)
+
+    def changed(self, facet: str) -> None:
+        """What was computed from this facet no longer counts."""
+        self.versions[facet] = self.versions.get(facet, 0) + 1
+
+
+class Builtins(dict):  # type: ignore[type-arg]
+    """A module's builtins; a name found nowhere else is looked for among the module's statements."""
+
+    module: LazyModule
+
+    def __missing__(self, name: str) -> Any:
+        value = self.module.demand(name)
+        if value is MISSING:
+            raise KeyError(name)
+        return value
+
+
+class Statement:
+    """One top-level statement: its syntax tree, the names it binds, and whether it has run."""
+
+    __slots__ = ("code", "error", "names", "running", "seen", "tree")
+
+    def __init__(self, tree: ast.stmt) -> None:
+        self.tree = tree
+        self.names: tuple[str, ...] = ()
+        self.code: types.CodeType | None = None
+        self.running = False
+        self.seen: dict[str, int] | None = None  # facet -> version at the time it ran; None: not run
+        self.error: BaseException | None = None
+
+
+class LazyModule(types.ModuleType):
+    """One source file of the engine."""
+
+    def __init__(
+        self, name: str, file: Path, relative: str, situation: Situation, builtins: dict[str, Any],
+        transform: Callable[[ast.stmt, str], ast.stmt], submodule: Callable[[str], Any], overrides: dict[str, Any],
+    ) -> None:
+        super().__init__(name)
+        space = vars(self)
+        table = Builtins(builtins)
+        table.module = self
+        is_package = file.name == "__init__.py"
+        space.update(
+            __builtins__=table, __file__=str(file), __name__=name,
+            __package__=name if is_package else name.rpartition(".")[0],
+        )
+        if is_package:
+            space["__path__"] = [str(file.parent)]
+        space.update(overrides)
+        self.__fixed = set(overrides)
+        self.__relative = relative
+        self.__situation = situation
+        self.__transform = transform
+        self.__submodule = submodule
+        self.__stored: dict[str, tuple[Any, frozenset[str]]] = {}  # values that depend on the situation
+        self.__stars: list[str] = []
+        self.__by_name: dict[str, list[Statement]] = {}
+        self.__body = [part for tree in ast.parse(file.read_bytes(), relative).body for part in _split(tree)]
+        self.__index()
+
+    def __index(self) -> None:
+        imported: set[str] = set()
+        pending: list[tuple[ast.stmt, set[str], set[str]]] = []
+        for tree in self.__body:
+            names, touched = bound(tree), mutated(tree)
+            if isinstance(tree, (ast.Import, ast.ImportFrom)):
+                imported.update(names)
+                if isinstance(tree, ast.ImportFrom) and any(alias.name == "*" for alias in tree.names):
+                    self.__stars.append("." * tree.level + (tree.module or ""))
+            pending.append((tree, names, touched))
+        for tree, names, touched in pending:
+            statement = Statement(tree)
+            # `torch.backends.x(...)` is an effect on somebody else's module
+            statement.names = tuple((names | (touched - imported)) - self.__fixed)
+            for name in statement.names:
+                self.__by_name.setdefault(name, []).append(statement)
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.demand(name)
+        if value is MISSING and not (name.startswith("__") and name.endswith("__")):
+            own = self.demand("__getattr__")
+            if own is not MISSING:
+                with contextlib.suppress(AttributeError):
+                    value = own(name)
+            if value is MISSING and "__path__" in vars(self):
+                value = self.__submodule(name)
+        if value is MISSING:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return value
+
+    def defines(self, name: str) -> bool:
+        """Whether a top-level statement binds the name."""
+        return name in self.__by_name
+
+    def statements(self, name: str) -> Iterator[ast.stmt]:
+        """The untransformed trees that bind a name (for reading defaults off the source)."""
+        return (s.tree for s in self.__by_name.get(name, ()))
+
+    def demand(self, name: str) -> Any:
+        """The value of a global name, running what binds it first; MISSING if nothing does."""
+        space = vars(self)
+        statements = self.__by_name.get(name, ())
+        if any(self.__stale(statement) for statement in statements):
+            for statement in statements:
+                if not statement.running:
+                    statement.seen = None
+        for statement in statements:
+            if statement.running:
+                continue
+            if statement.seen is None:
+                self.__run(statement)
+            if statement.error is not None:
+                raise statement.error.with_traceback(None)
+        if name in space:
+            return space[name]
+        if name in self.__stored:
+            value, facets = self.__stored[name]
+            for facet in facets:
+                self.__situation.read(facet)
+            return value
+        for star in self.__stars:
+            target = space["__builtins__"]["__import__"](star.lstrip("."), space, None, ("*",), _level(star))
+            value = target.demand(name) if isinstance(target, LazyModule) else getattr(target, name, MISSING)
+            if value is not MISSING:
+                return value
+        return MISSING
+
+    def __stale(self, statement: Statement) -> bool:
+        versions = self.__situation.versions
+        return any(versions.get(facet, 0) != version for facet, version in (statement.seen or {}).items())
+
+    def __run(self, statement: Statement) -> None:
+        situation, space = self.__situation, vars(self)
+        for name in statement.names:
+            self.__stored.pop(name, None)
+        statement.error = None
+        facets: set[str] = set()
+        situation.stack.append(facets)
+        statement.running = True
+        stubs.STATE.loading += 1
+        try:
+            if statement.code is None:
+                tree = ast.Module([self.__transform(statement.tree, self.__relative)], [])
+                statement.code = compile(tree, self.__relative, "exec", FLAGS, True)
+            exec(statement.code, space)
+        except (stubs.StubLeak, ImportError) as error:
+            statement.error = error
+        except Exception as error:
+            where = f"{self.__relative}:{statement.tree.lineno}"
+            text = f"{', '.join(statement.names)} could not be loaded: {type(error).__name__}: {error} ({where})"
+            statement.error = stubs.StubLeak(text)
+            statement.error.__cause__ = error
+        finally:
+            stubs.STATE.loading -= 1
+            statement.running = False
+            situation.stack.pop()
+            statement.seen = {facet: situation.versions.get(facet, 0) for facet in facets}
+            if situation.stack:
+                situation.stack[-1] |= facets
+        if facets:  # kept aside: a plain global would be read without anyone noticing
+            for name in statement.names:
+                if name in space:
+                    self.__stored[name] = (space.pop(name), frozenset(facets))
+
+
+def _split(tree: ast.stmt) -> list[ast.stmt]:
+    """One statement per imported name: a package's `from .x import (A, B, C)` must not load A for the sake of C."""
+    if isinstance(tree, ast.Import):
+        return [ast.copy_location(ast.Import([alias]), tree) for alias in tree.names]
+    if isinstance(tree, ast.ImportFrom):
+        return [ast.copy_location(ast.ImportFrom(tree.module, [alias], tree.level), tree) for alias in tree.names]
+    return [tree]
+
+
+def _level(star: str) -> int:
+    return len(star) - len(star.lstrip("."))
+
+
+def bound(tree: ast.AST) -> set[str]:
+    """Names a statement binds at its own level (not inside functions and classes)."""
+    names: set[str] = set()
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Import):
+            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.AnnAssign) and node.value is None:
+            continue
+        elif isinstance(node, ast.Name):
+            if isinstance(node.ctx, (ast.Store, ast.Del)):
+                names.add(node.id)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            todo.extend(node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(node.value, ast.NamedExpr):
+                todo.append(node.value)
+        elif isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            continue
+        elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.NamedExpr):
+            continue
+        else:
+            todo.extend(ast.iter_child_nodes(node))
+    return names
+
+
+def mutated(tree: ast.AST) -> set[str]:
+    """Names whose objects a statement changes in place: `X[k] = v`, `X.a = v`, `X.append(v)`, `setattr(X, ...)`."""
+    names: set[str] = set()
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, (ast.Subscript, ast.Attribute)):
+                    names.add(_root(target))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            call = node.value
+            if isinstance(call.func, ast.Attribute):
+                names.add(_root(call.func))
+            elif isinstance(call.func, ast.Name) and call.func.id == "setattr" and call.args:
+                names.add(_root(call.args[0]))
+        elif isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
+            todo.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler)))
+        elif isinstance(node, ast.ExceptHandler):
+            todo.extend(node.body)
+    names.discard("")
+    return names
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""

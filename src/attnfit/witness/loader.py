@@ -1,0 +1,165 @@
+"""Loads an engine release's own source files with nothing else installed. Standard library only."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import fakes, guard, stubs
+from .facts import Facts
+from .lazy import LazyModule, Situation
+
+
+KNOWN = Path(__file__).with_name("known")  # our own account of what engines ask other packages
+
+
+class Loader:
+    """The module table of one release: its own source files, and stand-ins for everything else."""
+
+    def __init__(
+        self, root: Path, transform: guard.Transform | None = None, helpers: Mapping[str, Any] | None = None,
+        package: str = "vllm",
+    ) -> None:
+        self.root, self.package = root, package
+        self.situation = Situation()
+        self.facts = Facts(self.situation, str(root / package))
+        self.modules: dict[str, types.ModuleType] = {}
+        self._known: dict[str, LazyModule] = {}
+        self.overrides: dict[str, dict[str, Any]] = {}  # module -> names fixed beforehand
+        self._outside = fakes.outside(self.facts, self.import_module, self.modules.get)
+        self._transform = transform
+        self._builtins = guard.checked_builtins()
+        self._builtins["__import__"] = self._import
+        self._builtins.update(helpers or {})
+
+    def transform(self, statement: ast.stmt, filename: str) -> ast.stmt:
+        """The caller's rewriting first, then ours on what is left of the identity checks."""
+        if self._transform is not None:
+            statement = self._transform(statement, filename)
+        return ast.fix_missing_locations(guard.rewrite(statement, filename))
+
+    def import_module(self, name: str, package: str | None = None) -> Any:
+        """importlib.import_module for engine code (and for us)."""
+        if name.startswith("."):
+            name = self._absolute(name.lstrip("."), package or "", len(name) - len(name.lstrip(".")))
+        return self._module(name)
+
+    def source(self, name: str) -> LazyModule:
+        """One of the engine's own modules."""
+        module = self._module(name)
+        if not isinstance(module, LazyModule):
+            raise ImportError(f"{name} is not among the source files")
+        return module
+
+    def has_source(self, name: str) -> bool:
+        return self._file(name) is not None
+
+    def _file(self, name: str, root: Path | None = None) -> Path | None:
+        base = (root or self.root).joinpath(*name.split("."))
+        for file in (base / "__init__.py", base.with_name(base.name + ".py")):
+            if file.is_file():
+                return file
+        return None
+
+    def _module(self, name: str) -> Any:
+        found = self.modules.get(name)
+        if found is not None:
+            return found
+        if name in self._outside:
+            module: Any = self._outside[name]
+            if name.partition(".")[0] in self.facts.env and not self.facts.present(name):
+                raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}")
+            return module
+        elif name.partition(".")[0] == self.package:
+            return self._own(name)
+        elif name in fakes.REAL:
+            module = importlib.import_module(name)
+        elif name.partition(".")[0] in sys.stdlib_module_names:
+            module = fakes.StubModule(name)
+        else:
+            if not self.facts.present(name):
+                raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}")
+            top = name.partition(".")[0]
+            file = self._file(name, KNOWN)
+            if file is not None:
+                if name not in self._known:
+                    self._known[name] = self._lazy(name, file, KNOWN)
+                return self._known[name]
+            module = fakes.StubModule(name)
+            if name != top:
+                parent, _, leaf = name.rpartition(".")
+                existing = vars(self._module(parent)).get(leaf)
+                if isinstance(existing, types.ModuleType):
+                    module = existing
+                else:
+                    setattr(self._module(parent), leaf, module)
+            if top in self.facts.env:
+                return module  # its presence is a circumstance: ask again every time
+        self.modules[name] = module
+        return module
+
+    def _own(self, name: str) -> Any:
+        file = self._file(name)
+        if file is None:
+            if (self.root / Path(*name.split("."))).is_dir():
+                module: Any = fakes.StubModule(name)  # a namespace package
+                self.modules[name] = module
+                return module
+            if not self.facts.present(name):
+                raise ModuleNotFoundError(f"No module named {name!r}")
+            return fakes.StubModule(name)
+        module = self._lazy(name, file, self.root)
+        self.modules[name] = module
+        return module
+
+    def _lazy(self, name: str, file: Path, root: Path) -> LazyModule:
+        return LazyModule(
+            name, file, file.relative_to(root).as_posix(), self.situation, self._builtins, self.transform,
+            lambda leaf: self._submodule(name, leaf), self.overrides.get(name, {}),
+        )
+
+    def _submodule(self, package: str, leaf: str) -> Any:
+        from .lazy import MISSING
+
+        name = f"{package}.{leaf}"
+        if self._file(name) is None and not (self.root / Path(*name.split("."))).is_dir():
+            from .facts import FACT_OF
+
+            if FACT_OF.get(name, name) not in self.facts.env or not self.facts.present(name):
+                return MISSING
+        return self._module(name)
+
+    def _import(
+        self, name: str, globals: Mapping[str, Any] | None = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        if level:
+            name = self._absolute(name, str((globals or {}).get("__package__", "")), level)
+        module = self._module(name)
+        if fromlist:
+            return module
+        return self._module(name.partition(".")[0])
+
+    @staticmethod
+    def _absolute(name: str, package: str, level: int) -> str:
+        parts = package.split(".")
+        base = ".".join(parts[: len(parts) - (level - 1)])
+        return f"{base}.{name}" if name else base
+
+
+def load(
+    root: str | Path, transform: guard.Transform | None = None, helpers: Mapping[str, Any] | None = None
+) -> Loader:
+    """The release whose `vllm/` lies in `root` (a source tree or an unpacked wheel).
+
+    `transform(statement, file name)` may rewrite each top-level statement before it is compiled; names it introduces are
+    given in `helpers` and visible to all engine code.
+    """
+    return Loader(Path(root), transform, helpers)
+
+
+Helpers = Mapping[str, Callable[..., Any]]

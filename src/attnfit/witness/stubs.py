@@ -1,0 +1,167 @@
+"""Stand-ins for what is not in a release's source files: torch, compiled kernels, other packages.
+
+A stub may be passed around while modules load (decorators, base classes, default arguments). It must never decide
+anything: a truth test, comparison, membership test, iteration, conversion or (during evaluation) a call raises
+`StubLeak`, and the answer becomes unknown. Standard library only: this runs inside the isolated child process.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn, Protocol
+
+
+class StubLeak(BaseException):
+    """A value we do not have was about to decide an answer. Not an Exception, so `except Exception` cannot eat it."""
+
+
+class State:
+    """Whether module-level statements are being executed (stubs may be called) and what leaked so far."""
+
+    def __init__(self) -> None:
+        self.loading = 0
+        self.leaks: list[str] = []
+
+
+STATE = State()
+SOURCE_PREFIX = "vllm/"  # file names of compiled engine code are relative, so they name the release's own file
+
+
+def location() -> str:
+    """`vllm/...py:LINE` of the innermost engine frame, or ''."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(SOURCE_PREFIX):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def leak(what: str) -> NoReturn:
+    """Record and raise `StubLeak` naming the value and the engine line that wanted it."""
+    where = location()
+    text = f"{what} ({where})" if where else what
+    STATE.leaks.append(text)
+    raise StubLeak(text)
+
+
+def path_of(stub: object) -> str:
+    """The dotted name a stub stands for, e.g. "torch.cuda.Stream()"."""
+    return str(object.__getattribute__(stub, "_stub_path"))
+
+
+class Stub:
+    """A value known only by name."""
+
+    def __init__(self, path: str) -> None:
+        object.__setattr__(self, "_stub_path", path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        child = Stub(f"{path_of(self)}.{name}")
+        object.__setattr__(self, name, child)
+        return child
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if STATE.loading:
+            return Stub(f"{path_of(self)}()")
+        leak(f"{path_of(self)} was called")
+
+    def __getitem__(self, key: Any) -> Any:
+        if STATE.loading:
+            return Stub(f"{path_of(self)}[]")
+        leak(f"{path_of(self)} was subscripted")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not STATE.loading:
+            leak(f"{path_of(self)} was assigned to")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (stub_class(path_of(self)),)
+
+    def __hash__(self) -> int:
+        if STATE.loading:
+            return id(self)
+        leak(f"{path_of(self)} was used as a key")
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        leak(f"isinstance(..., {path_of(self)})")
+
+    def __subclasscheck__(self, subclass: Any) -> bool:
+        leak(f"issubclass(..., {path_of(self)})")
+
+    def __repr__(self) -> str:
+        return f"<stub {path_of(self)}>"
+
+
+def _refuse(verb: str) -> Any:
+    def method(self: Stub, *args: Any) -> Any:
+        leak(f"{path_of(self)} was {verb}")
+
+    return method
+
+
+def _symbolic(verb: str) -> Any:
+    def method(self: Stub, *args: Any) -> Any:
+        if STATE.loading:
+            return Stub(f"({path_of(self)} {verb} ...)")
+        leak(f"{path_of(self)} was {verb}")
+
+    return method
+
+
+for _name, _verb in {
+    "bool": "used as a truth value", "len": "measured", "iter": "iterated", "contains": "searched",
+    "int": "converted to int", "float": "converted to float", "index": "used as an index", "str": "printed",
+    "format": "printed", "fspath": "used as a path", "enter": "entered", "exit": "left", "next": "iterated",
+    "eq": "compared", "ne": "compared", "lt": "compared", "le": "compared", "gt": "compared", "ge": "compared",
+}.items():
+    setattr(Stub, f"__{_name}__", _refuse(_verb))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
+    setattr(Stub, f"__{_name}__", _symbolic("calculated with"))
+    setattr(Stub, f"__r{_name}__", _symbolic("calculated with"))
+for _name in ("neg", "pos", "invert", "abs"):
+    setattr(Stub, f"__{_name}__", _symbolic("calculated with"))
+
+
+class StubMeta(type(Protocol)):  # type: ignore[misc]  # so that a stub base mixes with ABC, Protocol and Generic
+    """Metaclass of stub base classes: an attribute that no real class defines is itself a stub."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Stub(f"{cls.__name__}.{name}")
+
+
+def stub_class(path: str) -> type:
+    """A class standing for an unknown base class."""
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not STATE.loading:
+            leak(f"an instance with the unknown base class {path} was made")
+
+    return StubMeta(path, (), {"__init__": init, "_stub_base": path, "__init_subclass__": _ignore_keywords})
+
+
+@classmethod  # type: ignore[misc]
+def _ignore_keywords(cls: type, **kwargs: Any) -> None:
+    return None
+
+
+class Existing(Stub):
+    """A function or class that is known to be there, and nothing more."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def is_stub(value: object) -> bool:
+    """True for a stub value (not for a class that merely has a stub base)."""
+    return type(value) is Stub
+
+
+def seen(value: Any) -> Any:
+    """Identity checks go through here: `x is None` on a stub cannot be caught otherwise."""
+    if type(value) is Stub:
+        leak(f"{path_of(value)} was checked for identity")
+    return value
