@@ -1,0 +1,3 @@
+from attnfit.cli import main
+
+main()
