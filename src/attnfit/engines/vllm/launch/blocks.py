@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch import facts
+from attnfit.engines.vllm.launch import kernel_facts
 from attnfit.engines.vllm.launch.gdn import prefill_checkpoint_alignment
 from attnfit.engines.vllm.launch.mamba_state import state_bytes
 from attnfit.engines.vllm.launch.pages import mla_token_bytes, token_bytes, turboquant_slot
@@ -89,7 +89,7 @@ class _Backends:
 
     def __init__(self, cfg: EngineConfig, kv: str, capability: Capability, env: Mapping[str, bool]) -> None:
         self.cfg, self.kv, self.capability, self.env = cfg, kv, capability, env
-        self.table = facts.load("blocks")
+        self.table = kernel_facts.load("blocks")
 
     def distinct(self, kv_layers: Sequence[KvLayer]) -> list[str]:
         """Keys of the distinct non-recurrent backends, in layer order (interface.py:683)."""

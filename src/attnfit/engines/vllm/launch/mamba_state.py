@@ -8,14 +8,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from attnfit.engines.vllm.launch import facts
+from attnfit.engines.vllm.launch import kernel_facts
 from attnfit.engines.vllm.launch.pages import DTYPE_BYTES
 from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
 
 
 def state_bytes(cfg: EngineConfig) -> int:
     """Bytes of all states of one state-space layer on one rank. Raises Unknown for an architecture without a rule."""
-    table: dict[str, dict[str, Any]] = facts.load("mamba_state")["architectures"]
+    table: dict[str, dict[str, Any]] = kernel_facts.load("mamba_state")["architectures"]
     rule = table.get(cfg.architecture)
     if rule is None:
         raise Unknown(f"the size of {cfg.architecture}'s recurrent state")
