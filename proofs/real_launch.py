@@ -206,7 +206,8 @@ def _draft(config: Any, recorder: Recorder, out: dict[str, Any]) -> None:
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 
     out["stage"], recorder.role = "draft_init", "draft"
-    proposer = {"draft_model": DraftModelProposer, "dflash": DFlashProposer}.get(speculative.method, SpecDecodeBaseProposer)
+    special = {"draft_model": DraftModelProposer, "dflash": DFlashProposer}
+    proposer = special.get(speculative.method, SpecDecodeBaseProposer)
     standin = object.__new__(proposer)
     standin.speculative_config, standin.vllm_config = speculative, config
     draft = speculative.draft_model_config

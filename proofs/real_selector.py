@@ -42,8 +42,8 @@ def fake_torch() -> None:
         major, minor = capability_now
         return types.SimpleNamespace(
             multi_processor_count=132, total_memory=80 << 30, major=major, minor=minor, name="fake",
-            is_integrated=False, warp_size=32, max_threads_per_multi_processor=2048, shared_memory_per_block_optin=227 << 10,
-            L2_cache_size=50 << 20,
+            is_integrated=False, warp_size=32, L2_cache_size=50 << 20, max_threads_per_multi_processor=2048,
+            shared_memory_per_block_optin=227 << 10,
         )  # fmt: skip
 
     torch.cuda.get_device_properties = properties

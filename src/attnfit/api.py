@@ -42,16 +42,19 @@ def check(
     """
     from attnfit.inputs.command import parse_command
     from attnfit.inputs.environment import env_facts, installed
-    from attnfit.inputs.gpu import parse_gpus
+    from attnfit.inputs.gpu import read_gpus
     from attnfit.inputs.model import read_model
 
-    gpus = parse_gpus(gpu, count)
+    gpu_input = read_gpus(gpu, count)
+    gpus = gpu_input.gpus
     parsed = parse_command(command) if command else None
     name, version = engines.split_spec(engine) if engine else (None, None)
     if parsed and name and parsed.engine != name:
         raise UsageError(f"--engine says {name}, but the command starts {parsed.engine}; make the two agree")
     chosen = engines.engine(name or (parsed.engine if parsed else engines.ENGINES[0]))
-    said: list[str] = []
+    said = list(gpu_input.notes)
+    if not gpu_input.counted:
+        said.append("no count given: 1 GPU assumed")
     facts: dict[str, bool] = {}
     if version:
         said.append("release given by --engine")
@@ -68,6 +71,7 @@ def check(
     if path is None:
         raise UsageError("no model: name a directory with config.json, or give the launch command behind --")
     files = read_model(path)
+    said += files.notes
     if parsed is None:
         total = sum(n for _, n in gpus)
         parsed = parse_command(chosen.default_command(path, total))
