@@ -1,0 +1,115 @@
+"""`parse_flags`: the whole way from a server's argument list to values, or the parser's refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnfit.engines.vllm.flags import convert, prepare, schema
+from attnfit.engines.vllm.flags.convert import EngineError
+from attnfit.engines.vllm.flags.parser import Parser, ParserError
+from attnfit.engines.vllm.flags.table import Flag, Table
+from attnfit.engines.vllm.launch.state import ParsedFlags, Refusal, Unknown
+from attnfit.errors import did_you_mean
+
+STAGE = "parse_flags"
+WHERE = "vllm/utils/argparse_utils.py"
+
+
+def parse_flags(
+    table: Table, argv: Sequence[str], env: Mapping[str, str] | None = None, *, form: str = "serve",
+    files_here: bool = True,
+) -> ParsedFlags:
+    """What the release's parser makes of `argv` (after the subcommand, the positional model included).
+
+    `form` is "serve" for `vllm serve`, "module" for `python -m vllm.entrypoints.openai.api_server` and for the bare
+    flags of a batch line. `files_here` False: a `--config` file lies in a container, not on this machine.
+
+    Raises Refusal (stage parse_flags; `message` is what a launch prints last, `detail` the parser's own words),
+    Unknown where the table cannot say, InputError for a --config file too large to read.
+    """
+    words = list(argv)
+    if not files_here and "--config" in words:
+        raise Unknown("the --config file lies inside the container; give its flags on the command line")
+    converter = _Converter(table)
+    parser = Parser(table, converter)
+    try:
+        ready = prepare.prepare(["serve", *words] if form == "serve" else words, parser.options, table.syntax)
+        values = parser.parse(ready[1:] if form == "serve" else ready)
+    except EngineError as e:
+        raise refusal(e.text, e.text) from None
+    except ParserError as e:
+        hint = did_you_mean(e.option.split("=")[0], parser.options) if e.message.startswith("unrecognized") else ""
+        raise refusal(
+            f"ValueError: argument parser refused the flags (exit {e.code})", e.message + hint
+        ) from None
+    if converter.unknown is not None:
+        raise converter.unknown
+    if form == "serve" and values.get("model_tag") is not None:
+        values["model"] = values["model_tag"]
+    defaults = {f.dest: f.default for f in table.flags if f.default != "==SUPPRESS=="}
+    return ParsedFlags(values=values, defaults=defaults, env=dict(env or {}))
+
+
+def refusal(message: str, detail: str) -> Refusal:
+    return Refusal(STAGE, message, WHERE, detail)
+
+
+def flag_error(table: Table, argv: Sequence[str], form: str = "serve") -> str | None:
+    """The parser's words for why it refuses `argv`, or None. Raises Unknown like `parse_flags`."""
+    try:
+        parse_flags(table, argv, form=form)
+    except Refusal as e:
+        return e.detail
+    return None
+
+
+class _Converter:
+    """One flag's text to its value. A type that the table does not know is kept for the end: an argument that is
+    wrong for certain wins over one that nobody can judge."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.unknown: Unknown | None = None
+        self.suffixes = str(table.syntax.get("suffixes", "kmgt"))
+
+    def __call__(self, flag: Flag, text: str) -> Any:
+        if flag.action not in ("store", "append", "lora"):
+            return self._unknown(f"{flag.name}: its action {flag.action} is not known", text)
+        return self._convert(flag.type, flag, text)
+
+    def _convert(self, kind: Any, flag: Flag, text: str) -> Any:
+        if kind is None:
+            return self._unknown(f"{flag.name}: the type of its value is not known for this release", text)
+        if isinstance(kind, str):
+            if kind == "human_readable_int":
+                return convert.human_int(text, self.suffixes)
+            if kind == "human_readable_int_or_auto":
+                return convert.human_int_or_auto(text, self.suffixes)
+            return convert.PLAIN[kind](text)
+        if "optional" in kind:
+            inner = kind["optional"]
+            return convert.optional(lambda t: self._convert(inner, flag, t))(text)
+        if "dataclass" in kind:
+            return self._dataclass(kind["dataclass"], flag, text)
+        return self._unknown(f"{flag.name}: values of type {kind} are not known", text)
+
+    def _dataclass(self, name: str, flag: Flag, text: str) -> Any:
+        if self.table.syntax.get("json_ints"):
+            text = convert.expand_json_ints(text)
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as e:
+            raise convert.BadValue(f"{name}: Invalid JSON: {e}") from None
+        try:
+            schema.accept(name, value, self.table.classes)
+        except schema.SchemaError as e:
+            raise convert.BadValue(str(e)) from None
+        except Unknown as e:
+            self.unknown = self.unknown or Unknown(f"{flag.name}: {e}")
+        return value
+
+    def _unknown(self, why: str, value: Any) -> Any:
+        self.unknown = self.unknown or Unknown(why)
+        return value
