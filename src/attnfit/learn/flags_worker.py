@@ -620,7 +620,7 @@ def describe_hint(hint: Any, classes: dict[str, Any]) -> Any:
         if dataclasses.is_dataclass(hint):
             classes.setdefault(hint.__name__, hint)
             return {"dataclass": hint.__name__}
-    return {"unknown": str(hint)}
+    return {"unknown": re.sub(r" at 0x[0-9a-f]+", "", str(hint))}
 
 
 def describe_class(cls: Any, classes: dict[str, Any], root: str) -> dict[str, Any]:
@@ -778,6 +778,9 @@ def extract(root: str) -> dict[str, Any]:
             found = found["optional"]
         if isinstance(found, dict) and "dataclass" in found:
             _find_class(action.type, classes)
+    kinds = finder.evaluate("vllm.v1.kv_cache_interface", "KVCacheSpecKind", 0)
+    if isinstance(kinds, type):
+        classes["KVCacheSpecKind"] = kinds
     described: dict[str, Any] = {}
     while set(classes) - set(described):
         for name in sorted(set(classes) - set(described)):

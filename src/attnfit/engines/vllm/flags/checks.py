@@ -37,8 +37,8 @@ def find(cls: str, check: Mapping[str, Any], path: str) -> Rule:
     fields = tuple(check["fields"])
     if check["kind"] == "field" and check["mode"] == "wrap" and name == "_skip_none_validation":
         return Rule("field", fields, _nothing, lambda v, at, classes: (v, v is None))
-    entry = KNOWN.get((cls, name))
-    if entry is None or digest not in entry[0]:
+    what = KNOWN.get((cls, name, digest))
+    if what is None:
         def unsure(value: Any, spec: Mapping[str, Any], at: str) -> None:
             raise Unknown(f"{at}: the release's own check {cls}.{name} ({where}) is not known")
 
@@ -47,7 +47,6 @@ def find(cls: str, check: Mapping[str, Any], path: str) -> Rule:
 
         kind = "field" if check["kind"] == "field" else "whole"
         return Rule(kind, fields, unsure, unsure_field)
-    what = entry[1]
     if check["kind"] == "field" and check["mode"] == "before":
         return Rule("field", fields, _nothing, what)  # type: ignore[arg-type]
     kind = "field_after" if check["kind"] == "field" else "before_all" if check["mode"] == "before" else "whole"
@@ -104,16 +103,16 @@ def _mode(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]
 def _per_kind(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]:
     if not isinstance(value, dict):
         return value, False
+    kinds = classes.get("KVCacheSpecKind", {}).get("enum")
+    if kinds is None:
+        raise Unknown(f"{path}: the KV cache group kinds are not known for this release")
     for kind, backend in value.items():
-        if kind not in KV_SPEC_KINDS:
-            raise Unknown(f"{path}: the KV cache group kind {kind!r} is not known")
+        if kind not in kinds.values():
+            raise SchemaError(path, f"Value error, Unknown KV cache group kind {kind!r} in backend_per_kind. "
+                                    f"Valid kinds are: {', '.join(sorted(kinds.values()))}.")
         if isinstance(backend, str):
             _member("AttentionBackendEnum", auto=False)(backend, f"{path}.{kind}", classes)
     return value, True
-
-
-KV_SPEC_KINDS = {"full_attention", "mla_attention", "sliding_window", "sliding_window_mla", "mamba",
-                 "chunked_local_attention", "cross_attention", "encoder_only_attention"}
 
 
 def _pass_config(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]:
@@ -194,34 +193,198 @@ def _structured(v: Mapping[str, Any]) -> str:
     return ""
 
 
+def _compilation(v: Mapping[str, Any]) -> str:
+    """All releases alike but for what `_COMPILATION_OPS` names; fields a release lacks count as unset."""
+    ops = v.get("custom_ops") or []
+    if v.get("mode") == 3 and v.get("backend") not in ("", "eager", "inductor"):
+        return f"Invalid backend for piecewise compilation: {v.get('backend')}"
+    for name in ("encoder_cudagraph_token_budgets", "decoder_replay_cudagraph_capture_sizes"):
+        if any(n <= 0 for n in v.get(name) or ()):
+            return f"All {name} must be positive"
+    if v.get("cudagraph_mm_encoder"):
+        for name in ("encoder_cudagraph_max_images_per_batch", "encoder_cudagraph_max_vision_items_per_batch",
+                     "encoder_cudagraph_max_frames_per_batch"):
+            if (v.get(name) or 0) < 0:
+                return f"{name} must be non-negative"
+    if v.get("inductor_passes"):
+        if any(not isinstance(p, str) for p in v["inductor_passes"].values()):
+            return "a pass should be callable or a qualified name"
+        raise Unknown("CompilationConfig.inductor_passes: importing a pass is not tried here")
+    if sum(op in ("all", "none") for op in ops) > 1:
+        return "custom_ops can contain only one base mode: 'all' or 'none'"
+    return ""
+
+
+def _compilation_old(v: Mapping[str, Any]) -> str:
+    for op in v.get("custom_ops") or []:
+        if not op:
+            raise EngineError("IndexError: string index out of range")
+        if op[0] not in "+-" and op not in ("all", "none"):
+            return f"Invalid syntax {op!r} for custom op, must be 'all', 'none', '+op' or '-op'"
+    if v.get("level") is not None and v.get("mode") is None:
+        v = {**v, "mode": v["level"]}
+    return _compilation(v)
+
+
+def _compilation_new(v: Mapping[str, Any]) -> str:
+    ops = v.get("custom_ops") or []
+    for op in ops:
+        if op not in ("all", "none") and (len(op) < 2 or op[0] not in "+-"):
+            return f"Invalid syntax {op!r} for custom op, must be 'all', 'none', '+op' or '-op'"
+    both = sorted({o[1:] for o in ops if o[0] == "+"} & {o[1:] for o in ops if o[0] == "-"})
+    if both:
+        return f"custom_ops cannot both enable and disable the same operation(s): {', '.join(both)}"
+    return _compilation(v)
+
+
+def _pooler(v: Mapping[str, Any]) -> str:
+    for old, new in (("logit_bias", "logit_mean"), ("logit_scale", "logit_sigma")):
+        if v.get(old) is not None and v.get(new) is not None:
+            return f"Cannot set both `{old}` and `{new}`."
+    if v.get("logit_scale") == 0 or v.get("logit_sigma") == 0:
+        return "logit_sigma cannot be 0 (division by zero)"
+    return _pooling_type(v)
+
+
+def _pooling_type(v: Mapping[str, Any]) -> str:
+    for other in ("seq_pooling_type", "tok_pooling_type"):
+        if v.get("pooling_type") and v.get(other) is not None:
+            return f"Cannot set both `pooling_type` and `{other}`"
+    return ""
+
+
+def _pooler_removed(value: Any) -> str:
+    if isinstance(value, dict) and "normalize" in value:
+        return "Parameter `normalize` was removed; use `use_activation` instead."
+    return ""  # a removed task is no longer among the values of `task` either
+
+
+def _uri(path: Any) -> bool:
+    return isinstance(path, str) and "://" in path
+
+
+def _profiler(v: Mapping[str, Any]) -> str:
+    kind, folder, proton = v.get("profiler"), v.get("torch_profiler_dir"), v.get("proton_profiler_dir")
+    acts = v.get("torch_profiler_activities")
+    if acts is not None and kind != "torch":
+        return "torch_profiler_activities is only applicable when profiler is set to 'torch'"
+    if acts is not None and len(acts) != len(set(acts)):
+        return "torch_profiler_activities must not contain duplicates"
+    if folder and kind != "torch":
+        return "torch_profiler_dir is only applicable when profiler is set to 'torch'"
+    if kind == "torch" and not folder:
+        return "torch_profiler_dir must be set when profiler is 'torch'"
+    if v.get("capture_torch_profiler") and kind != "torch":
+        return "capture_torch_profiler is only applicable when profiler is set to 'torch'"
+    return _proton(v, kind, proton)
+
+
+def _proton(v: Mapping[str, Any], kind: Any, folder: Any) -> str:
+    plain = {"proton_profiler_dir": "", "proton_context": "shadow", "proton_data": "tree", "proton_backend": None,
+             "proton_mode": None, "proton_hook": None, "proton_output_format": None, "proton_graph_attribution": False}
+    changed = [name for name, default in plain.items() if name in v and v[name] != default]
+    if kind != "proton":
+        return f"{', '.join(changed)} only applicable when profiler is set to 'proton'" if changed else ""
+    if not folder:
+        return "proton_profiler_dir must be set when profiler is 'proton'"
+    if _uri(folder):
+        return "proton_profiler_dir must be a local directory"
+    shape, data = v.get("proton_output_format"), v.get("proton_data")
+    if v.get("proton_graph_attribution"):
+        if data != "tree":
+            return "proton_graph_attribution requires proton_data='tree'"
+        if str(v.get("proton_mode") or "").split(":", 1)[0].lower() == "periodic_flushing":
+            return "proton_graph_attribution is incompatible with periodic_flushing"
+    if shape == "chrome_trace" and data != "trace":
+        return "chrome_trace output requires proton_data='trace'"
+    if shape in ("hatchet", "hatchet_msgpack") and data != "tree":
+        return f"{shape} output requires proton_data='tree'"
+    return ""
+
+
+def _quantization(v: Mapping[str, Any]) -> str:
+    if v.get("targets") is not None and (v.get("linear") is not None or v.get("moe") is not None):
+        return "quantization_config.targets is mutually exclusive with quantization_config.linear/moe"
+    return ""
+
+
+def _structured_old(v: Mapping[str, Any]) -> str:
+    if v.get("reasoning_parser"):
+        raise Unknown("StructuredOutputsConfig.reasoning_parser: the registered parsers are not known here")
+    return _structured(v)
+
+
+def _cudnn_prefill(v: Mapping[str, Any]) -> str:
+    if v.get("mla_prefill_backend") is None and v.get("use_cudnn_prefill"):
+        return "The cuDNN MLA prefill backend has been removed."
+    return ""
+
+
+def _fp4_indexer(v: Mapping[str, Any]) -> str:
+    if v.get("use_fp4_indexer_cache") and v.get("indexer_kv_dtype") not in ("auto", "mxfp4"):
+        return f"use_fp4_indexer_cache=True conflicts with indexer_kv_dtype={v.get('indexer_kv_dtype')!r}."
+    return ""
+
+
 def _minimax_indexer(v: Mapping[str, Any]) -> str:
     if v.get("minimax_m3_indexer_cp") and v.get("indexer_kv_dtype") not in ("auto", "bf16", "fp8", "fp8_e4m3"):
         return "minimax_m3_indexer_cp requires a bf16 or fp8 e4m3 index cache"
     return ""
 
 
-KNOWN: dict[tuple[str, str], tuple[frozenset[str], Any]] = {
-    ("AttentionConfig", "validate_backend_before"):
-        (frozenset(("ff1766636bd3", "d9addac506d0")), _member("AttentionBackendEnum", auto=True)),
-    ("AttentionConfig", "validate_mla_prefill_backend_before"):
-        (frozenset(("cbc7c6cb8216",)), _member("MLAPrefillBackendEnum", auto=False)),
-    ("AttentionConfig", "validate_backend_per_kind_before"): (frozenset(("b7a3c91e2706",)), _per_kind),
-    ("AttentionConfig", "__post_init__"): (frozenset(("91d15be4f545",)), _minimax_indexer),
-    ("CompilationConfig", "validate_mode_before"): (frozenset(("2126f30faa13", "2575484f7b55")), _mode),
-    ("CompilationConfig", "validate_cudagraph_mode_before"):
-        (frozenset(("2e75eec0ee22",)), _member("CUDAGraphMode", auto=False)),
-    ("CompilationConfig", "validate_pass_config_before"): (frozenset(("21d28a3e2f38",)), _pass_config),
-    ("CompilationConfig", "validate_compile_cache_save_format"): (frozenset(("cb67c0a4edf1",)), _save_format),
-    ("KVTransferConfig", "__post_init__"): (frozenset(("02b456ce6c33",)), _kv_transfer),
-    ("KVEventsConfig", "__post_init__"): (frozenset(("1d6acb6416a7",)), _fine),
-    ("ECTransferConfig", "__post_init__"): (frozenset(("e536d778d487",)), _ec_transfer),
-    ("EncoderCacheManagerConfig", "__post_init__"): (frozenset(("ee474ab8557c",)), _ec_manager),
-    ("EPLBConfig", "_validate_eplb_config"): (frozenset(("d57a2e79f62b", "e003964214fb")), _eplb_communicator),
-    ("EngramConfig", "_validate_shared_memory"): (frozenset(("50f3f328d558",)), _engram),
-    ("IrOpPriorityConfig", "_to_list_str"): (frozenset(("da44cc6d9e07",)), _list_of_str),
-    ("KernelConfig", "_normalize_moe_backend"): (frozenset(("73fe643eb789",)), _lower_underscore),
-    ("KernelConfig", "_normalize_linear_backend"): (frozenset(("7ddf301158c8",)), _lower_underscore),
-    ("KernelConfig", "_normalize_sparse_indexer_topk_backend"): (frozenset(("59a2803385aa",)), _lower_underscore),
-    ("StructuredOutputsConfig", "_validate_structured_output_config"):
-        (frozenset(("4777963072b4", "e025f9b5ddd1")), _structured),
+Entry = tuple[frozenset[str], Any]
+
+
+def _on(digests: str, rule: Any) -> Entry:
+    return frozenset(digests.split()), rule
+
+
+# (class, method) -> the digests read, per rule. Several rules may share a method over the releases.
+_READ: tuple[tuple[str, str, Entry], ...] = (
+    ("AttentionConfig", "validate_backend_before", _on("ff1766636bd3", _member("AttentionBackendEnum", auto=False))),
+    ("AttentionConfig", "validate_backend_before", _on("d9addac506d0", _member("AttentionBackendEnum", auto=True))),
+    ("AttentionConfig", "validate_mla_prefill_backend_before",
+     _on("cbc7c6cb8216", _member("MLAPrefillBackendEnum", auto=False))),
+    ("AttentionConfig", "validate_backend_per_kind_before", _on("b7a3c91e2706", _per_kind)),
+    # 0.13 and 0.14: fills fields from VLLM_* variables, which the configuration stage reads
+    ("AttentionConfig", "__post_init__", _on("09e343a09e1e a91fbf051cac", _fine)),
+    ("AttentionConfig", "__post_init__", _on("519652fb60db", _cudnn_prefill)),
+    ("AttentionConfig", "__post_init__", _on("7a752d9a25ae 62c91fa1a423", _fp4_indexer)),
+    ("AttentionConfig", "__post_init__", _on("91d15be4f545", _minimax_indexer)),
+    ("CompilationConfig", "validate_mode_before", _on("2126f30faa13 2575484f7b55", _mode)),
+    ("CompilationConfig", "validate_cudagraph_mode_before",
+     _on("2e75eec0ee22", _member("CUDAGraphMode", auto=False))),
+    ("CompilationConfig", "validate_pass_config_before", _on("21d28a3e2f38", _pass_config)),
+    ("CompilationConfig", "validate_compile_cache_save_format", _on("cb67c0a4edf1", _save_format)),
+    ("CompilationConfig", "__post_init__",
+     _on("3feb0fb4ecd9 2e696f1bb69f 94aed2259388 9d6269884bd2 b83a91d6bdb3 ee066babc9e1 c0944eb711e1 7e04e6c13206",
+         _compilation_old)),
+    ("CompilationConfig", "__post_init__", _on("3ba8022b66ed fbf473c1ab5e", _compilation_new)),
+    # only warns, or switches a fusion off
+    ("PassConfig", "__post_init__",
+     _on("a5b7221cc86d 4bc5cfa7a28e 59800fe7cd95 bffba54bfc78 24652f6ebff7 0e867dc1a376 963c16ee4f31 f20310287661 "
+         "60eeac43bfec", _fine)),
+    ("KVTransferConfig", "__post_init__", _on("02b456ce6c33", _kv_transfer)),
+    ("KVEventsConfig", "__post_init__", _on("1d6acb6416a7", _fine)),
+    ("ECTransferConfig", "__post_init__", _on("e536d778d487", _ec_transfer)),
+    ("EncoderCacheManagerConfig", "__post_init__", _on("ee474ab8557c", _ec_manager)),
+    ("EPLBConfig", "_validate_eplb_config", _on("d57a2e79f62b", _eplb)),
+    ("EPLBConfig", "_validate_eplb_config", _on("e003964214fb", _eplb_communicator)),
+    ("EngramConfig", "_validate_shared_memory", _on("84e5c09d2b5b 50f3f328d558", _engram)),
+    ("IrOpPriorityConfig", "_to_list_str", _on("da44cc6d9e07", _list_of_str)),
+    ("KernelConfig", "_normalize_moe_backend", _on("73fe643eb789", _lower_underscore)),
+    ("KernelConfig", "_normalize_linear_backend", _on("7ddf301158c8", _lower_underscore)),
+    ("KernelConfig", "_normalize_sparse_indexer_topk_backend", _on("59a2803385aa", _lower_underscore)),
+    ("PoolerConfig", "__post_init__", _on("75a4d199bc52", _fine)),
+    ("PoolerConfig", "__post_init__", _on("21d86c8604eb f0928f44b6fd", _pooling_type)),
+    ("PoolerConfig", "__post_init__", _on("020140372e78 8c5a5500908d", _pooler)),
+    ("PoolerConfig", "reject_removed_parameters", _on("5be3d252be0b", _pooler_removed)),
+    ("ProfilerConfig", "_validate_profiler_config",
+     _on("6036acff7100 11af564ccc30 5e9ff740a7d8 83d7fefb55d1 593acb5bb969 02b09aba923c", _profiler)),
+    ("QuantizationConfigArgs", "_validate_targets_exclusivity", _on("bc18719ee1ea", _quantization)),
+    ("StructuredOutputsConfig", "_validate_structured_output_config", _on("d37084291a88", _structured_old)),
+    ("StructuredOutputsConfig", "_validate_structured_output_config", _on("4777963072b4 e025f9b5ddd1", _structured)),
+)
+KNOWN: dict[tuple[str, str, str], Any] = {
+    (cls, name, digest): rule for cls, name, (digests, rule) in _READ for digest in digests
 }

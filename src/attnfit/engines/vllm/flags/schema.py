@@ -61,7 +61,7 @@ def _object(name: str, value: Any, classes: Mapping[str, Any], path: str) -> Non
                     rule.run(item, cls, at)
         except Unknown as e:
             unknown = unknown or e
-        given[key] = item
+        given[key] = _coerced(field["type"], item)
     for key, field in fields.items():
         if field.get("required") and key not in given:
             raise SchemaError(f"{path}.{key}", "Field required")
@@ -71,6 +71,19 @@ def _object(name: str, value: Any, classes: Mapping[str, Any], path: str) -> Non
     for rule in rules:
         if rule.kind == "whole":
             rule.run(seen, cls, path)
+
+
+def _coerced(hint: Any, value: Any) -> Any:
+    """The value as the class would hold it, where a later check looks at it: "true" is True, "8" is 8."""
+    kinds = {h for h in (hint.get("union", [hint]) if isinstance(hint, dict) else [hint]) if isinstance(h, str)}
+    if "bool" in kinds and not isinstance(value, bool) and _is_bool(value):
+        return value.lower() in TRUE if isinstance(value, str) else bool(value)
+    if isinstance(value, str) and "str" not in kinds:
+        if "int" in kinds and _is_int(value):
+            return int(value.strip().partition(".")[0])
+        if "float" in kinds and _is_float(value):
+            return float(value)
+    return value
 
 
 def _value(hint: Any, value: Any, classes: Mapping[str, Any], path: str) -> None:
