@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from . import stubs
+from .chunks import Chunk, split
 
 FLAGS = __future__.annotations.compiler_flag  # annotations stay text: they would pull in half the engine
 MISSING = object()
@@ -53,17 +54,26 @@ class Builtins(dict):  # type: ignore[type-arg]
 
 
 class Statement:
-    """One top-level statement: its syntax tree, the names it binds, and whether it has run."""
+    """One top-level statement: the names it binds, its syntax tree (parsed when wanted), and whether it has run."""
 
-    __slots__ = ("code", "error", "names", "running", "seen", "tree")
+    __slots__ = ("_chunk", "_tree", "code", "error", "line", "names", "running", "seen")
 
-    def __init__(self, tree: ast.stmt) -> None:
-        self.tree = tree
+    def __init__(self, tree: ast.stmt | None, chunk: Chunk | None = None) -> None:
+        self._tree, self._chunk = tree, chunk
+        self.line = tree.lineno if tree is not None else chunk.line if chunk is not None else 0
         self.names: tuple[str, ...] = ()
         self.code: types.CodeType | None = None
         self.running = False
         self.seen: dict[str, int] | None = None  # facet -> version at the time it ran; None: not run
         self.error: BaseException | None = None
+
+    @property
+    def tree(self) -> ast.stmt:
+        """A fresh tree each time: transforms change it in place."""
+        if self._chunk is not None:
+            return parse(self._chunk)[0]
+        assert self._tree is not None
+        return self._tree
 
 
 class LazyModule(types.ModuleType):
@@ -93,21 +103,24 @@ class LazyModule(types.ModuleType):
         self.__stored: dict[str, tuple[Any, frozenset[str]]] = {}  # values that depend on the situation
         self.__stars: list[str] = []
         self.__by_name: dict[str, list[Statement]] = {}
-        self.__body = [part for tree in ast.parse(file.read_bytes(), relative).body for part in _split(tree)]
-        self.__index()
+        self.__index(file.read_text("utf-8"))
 
-    def __index(self) -> None:
+    def __index(self, source: str) -> None:
         imported: set[str] = set()
-        pending: list[tuple[ast.stmt, set[str], set[str]]] = []
-        for tree in self.__body:
-            names, touched = bound(tree), mutated(tree)
-            if isinstance(tree, (ast.Import, ast.ImportFrom)):
-                imported.update(names)
-                if isinstance(tree, ast.ImportFrom) and any(alias.name == "*" for alias in tree.names):
-                    self.__stars.append("." * tree.level + (tree.module or ""))
-            pending.append((tree, names, touched))
-        for tree, names, touched in pending:
-            statement = Statement(tree)
+        pending: list[tuple[Statement, set[str], set[str]]] = []
+        for chunk in split(source):
+            if chunk.name:
+                pending.append((Statement(None, chunk), {chunk.name}, set()))
+                continue
+            for tree in (part for whole in parse(chunk) for part in _one_import_each(whole)):
+                names, touched = bound(tree), mutated(tree)
+                if isinstance(tree, (ast.Import, ast.ImportFrom)):
+                    imported.update(names)
+                    if isinstance(tree, ast.ImportFrom) and any(alias.name == "*" for alias in tree.names):
+                        self.__stars.append("." * tree.level + (tree.module or ""))
+                if names or touched:
+                    pending.append((Statement(tree), names, touched))
+        for statement, names, touched in pending:
             # `torch.backends.x(...)` is an effect on somebody else's module
             statement.names = tuple((names | (touched - imported)) - self.__fixed)
             for name in statement.names:
@@ -184,7 +197,7 @@ class LazyModule(types.ModuleType):
         except (stubs.StubLeak, ImportError) as error:
             statement.error = error
         except Exception as error:
-            where = f"{self.__relative}:{statement.tree.lineno}"
+            where = f"{self.__relative}:{statement.line}"
             text = f"{', '.join(statement.names)} could not be loaded: {type(error).__name__}: {error} ({where})"
             statement.error = stubs.StubLeak(text)
             statement.error.__cause__ = error
@@ -201,13 +214,18 @@ class LazyModule(types.ModuleType):
                     self.__stored[name] = (space.pop(name), frozenset(facets))
 
 
-def _split(tree: ast.stmt) -> list[ast.stmt]:
+def _one_import_each(tree: ast.stmt) -> list[ast.stmt]:
     """One statement per imported name: a package's `from .x import (A, B, C)` must not load A for the sake of C."""
     if isinstance(tree, ast.Import):
         return [ast.copy_location(ast.Import([alias]), tree) for alias in tree.names]
     if isinstance(tree, ast.ImportFrom):
         return [ast.copy_location(ast.ImportFrom(tree.module, [alias], tree.level), tree) for alias in tree.names]
     return [tree]
+
+
+def parse(chunk: Chunk) -> list[ast.stmt]:
+    """The chunk's statements, with the line numbers they have in the file."""
+    return ast.parse("\n" * (chunk.line - 1) + chunk.text).body
 
 
 def _level(star: str) -> int:

@@ -40,8 +40,8 @@ class Loader:
     def transform(self, statement: ast.stmt, filename: str) -> ast.stmt:
         """The caller's rewriting first, then ours on what is left of the identity checks."""
         if self._transform is not None:
-            statement = self._transform(statement, filename)
-        return ast.fix_missing_locations(guard.rewrite(statement, filename))
+            statement = ast.fix_missing_locations(self._transform(statement, filename))
+        return guard.rewrite(statement, filename)
 
     def import_module(self, name: str, package: str | None = None) -> Any:
         """importlib.import_module for engine code (and for us)."""
