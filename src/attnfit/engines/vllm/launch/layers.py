@@ -1,0 +1,324 @@
+"""Which attention questions a model asks the selector, in the order its constructor asks them.
+
+The model class decides: `families/*.json` says per architecture which plan it follows (`plan.py`, `plans_*.py`).
+`ask` walks the plan and keeps what the constructors keep: the KV cache dtype that an earlier layer may have rewritten
+(mla_attention.py:359), layers left unquantised, the backend chosen per kind of layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from attnfit.core import LayerQuestion, Question, Selection
+from attnfit.engines.vllm.launch import plans_hybrid, plans_mla, plans_other
+from attnfit.engines.vllm.launch.plan import Ctx, Layer, PlanFunction, decoder
+from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Unknown
+
+Select = Callable[[Question], Selection]
+
+PROVEN_ON = "0.33.0"
+PLANS: dict[str, PlanFunction] = {
+    "decoder": decoder,
+    **plans_mla.PLANS,
+    **plans_hybrid.PLANS,
+    **plans_other.PLANS,
+}
+
+
+class Families(msgspec.Struct, frozen=True):
+    """`families/*.json`; see its read_me."""
+
+    proven_on: str
+    plans: dict[str, dict[str, Any]]
+    architectures: dict[str, str]
+    language_models: dict[str, tuple[str, str | None]]
+    text_architectures: dict[str, str]
+
+
+class LayerAnswer(msgspec.Struct, kw_only=True):
+    """All questions of one launch, and every cache-bearing layer as built on pipeline rank 0.
+
+    `layers` keeps the order of first occurrence; equal questions are one entry with a count. `unknown` names parts
+    (a draft model, a vision tower) that could not be derived; the rest still holds.
+    """
+
+    layers: list[LayerQuestion] = msgspec.field(default_factory=list)
+    kv_layers: list[KvLayer] = msgspec.field(default_factory=list)
+    kv_cache_dtype: str = "auto"  # of the run, after construction
+    mla_dims: list[tuple[int, int, int]] = msgspec.field(default_factory=list)  # MLA prefill: nope, rope, v per kind
+    unknown: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+
+
+@cache
+def families(release: str) -> Families:
+    raw = files("attnfit.engines.vllm.launch").joinpath("families", f"{PROVEN_ON}.json").read_bytes()
+    return msgspec.json.decode(raw, type=Families)
+
+
+def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
+    """Every question the target model (and its draft) asks, and what was chosen.
+
+    Raises Unknown when the model class is not known or a key it needs is missing.
+    """
+    table = families(cfg.release)
+    answer = LayerAnswer(kv_cache_dtype=cfg.kv_cache_dtype)
+    asker = _Asker(cfg, select, answer)
+    asker.build(language_model(table, cfg), table)
+    return answer
+
+
+def language_model(table: Families, cfg: EngineConfig) -> Ctx:
+    """The model that builds the attention layers: the architecture itself or the one inside a multimodal model."""
+    architecture, text = cfg.architecture, cfg.text
+    for _ in range(4):
+        inner = table.language_models.get(architecture)
+        if inner is None:
+            return Ctx(cfg, _without_window(cfg, text), architecture)
+        path, name = inner
+        if path:
+            text = cfg.text if path.endswith("text_config") else _sub_config(cfg, path)
+        if name is None:
+            name = _own_architecture(table, text, architecture)
+        architecture = name
+    raise Unknown(f"the language model inside {cfg.architecture}")
+
+
+def _sub_config(cfg: EngineConfig, path: str) -> dict[str, Any]:
+    node: Any = cfg.config
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict):
+        raise Unknown(f"{path} in config.json")
+    return node
+
+
+def _own_architecture(table: Families, text: dict[str, Any], outer: str) -> str:
+    """vllm/config/vllm.py:972: the sub-config's architectures, else transformers' mapping of its model_type."""
+    given = text.get("architectures")
+    if isinstance(given, list) and given:
+        return str(given[0])
+    kind = text.get("model_type")
+    name = table.text_architectures.get(str(kind))
+    if name is None:
+        raise Unknown(f"the language model inside {outer} (model_type {kind!r} names no architecture)")
+    return name
+
+
+def _without_window(cfg: EngineConfig, text: dict[str, Any]) -> dict[str, Any]:
+    """--disable-sliding-window, or a window of 0, clears it (vllm/config/model.py:819, 914)."""
+    if text.get("sliding_window") == 0 or (text.get("sliding_window") and cfg.flags.get("disable_sliding_window")):
+        return {**text, "sliding_window": None}
+    return text
+
+
+class _Asker:
+    def __init__(self, cfg: EngineConfig, select: Select, answer: LayerAnswer) -> None:
+        self.cfg, self.select, self.answer = cfg, select, answer
+        self.questions: dict[Any, int] = {}
+        self.rows: dict[Any, int] = {}
+        self.backend = cfg.attention.get("backend")
+        self.role = "target"
+
+    def build(self, c: Ctx, table: Families) -> None:
+        name = table.architectures.get(c.architecture)
+        if name is None:
+            raise Unknown(f"how {c.architecture} builds its attention layers")
+        plan = table.plans[name]
+        self.role = c.role
+        self.model_window = _model_window(c)
+        self.c = c
+        for layer in PLANS[plan["build"]](c, plan):
+            self.add(layer)
+
+    def add(self, layer: Layer) -> None:
+        if layer.backend is not None:
+            self.row(layer, layer.backend, self.bound_kv(layer), None)
+        elif layer.mla:
+            self.latent(layer)
+        else:
+            self.plain(layer)
+
+    def bound_kv(self, layer: Layer) -> str | None:
+        if layer.kv == "fp8_ds_mla":  # DeepSeek-V4 writes its format back (deepseek_v4/attention.py:118)
+            self.answer.kv_cache_dtype = "fp8_ds_mla"
+        return self.answer.kv_cache_dtype if layer.kv == "run" else layer.kv
+
+    def latent(self, layer: Layer) -> None:
+        own = layer.cls == "MultiHeadLatentAttention"
+        kv = self.answer.kv_cache_dtype
+        if not own and str(layer.index) in self.cfg.kv_cache_dtype_skip_layers:
+            kv = "auto"
+        chosen = self.question(layer, kv, has_sliding_window=False)
+        if chosen is not None and not own:
+            packed = packed_kv(chosen, kv)
+            if packed != kv:
+                self.answer.kv_cache_dtype = kv = packed
+        if layer.dims is not None and layer.dims not in self.answer.mla_dims:
+            self.answer.mla_dims.append(layer.dims)
+        self.row(layer, chosen, kv, layer.window)
+
+    def plain(self, layer: Layer) -> None:
+        window = layer.window if layer.window is not None else self.model_window
+        run = self.answer.kv_cache_dtype
+        scheme = kv_scheme(self.cfg) if layer.quantised else None
+        kv = run
+        if scheme is not None and kv == "auto":
+            kv = self.answer.kv_cache_dtype = "fp8"
+        skip = self.cfg.kv_cache_dtype_skip_layers
+        if (window is not None and "sliding_window" in skip) or str(layer.index) in skip:
+            kv = "auto"
+        if layer.early:
+            chosen = self.question(layer, run, has_sliding_window=False)
+        else:
+            chosen = self.question(
+                layer,
+                kv,
+                has_sink=layer.sink,
+                use_mm_prefix=self.cfg.is_mm_prefix_lm,
+                use_per_head_quant_scales=scheme is not None and scheme.get("strategy") == "attn_head",
+                has_sliding_window=window is not None,
+            )
+        self.row(layer, chosen, kv, window)
+
+    def question(self, layer: Layer, kv: str, **fields: Any) -> str | None:
+        cfg = self.cfg
+        question = Question(
+            capability=cfg.capability,
+            head_size=int(layer.head_size or 0),
+            dtype=cfg.dtype,
+            kv_cache_dtype=kv,
+            block_size=cfg.block_size if cfg.user_specified_block_size else None,
+            use_mla=layer.mla,
+            use_sparse=layer.sparse,
+            attn_type=layer.attn_type,
+            use_non_causal=bool(cfg.attention.get("use_non_causal", False)),
+            use_batch_invariant=cfg.flags.env.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"),
+            use_kv_connector=bool(cfg.kv_transfer and cfg.kv_transfer.get("kv_connector") and cfg.kv_transfer.get("kv_role")),
+            use_pcp=cfg.pcp > 1,
+            use_adaptive_verification=bool((cfg.speculative or {}).get("enable_adaptive_verification")),
+            use_dcp=cfg.dcp > 1,
+            use_rswa=cfg.rswa_window is not None,
+            num_heads=layer.heads if layer.mla else None,
+            backend=self.wanted(layer, fields.get("has_sliding_window", False)),
+            num_kv_heads=cfg.num_kv_heads,
+            hf=cfg.text,
+            model_head_size=cfg.head_size,
+            model_num_heads=cfg.num_heads,
+            run_kv_cache_dtype=self.answer.kv_cache_dtype,
+            flash_attn_version=cfg.attention.get("flash_attn_version"),
+            dcp_size=cfg.dcp,
+            **fields,
+        )
+        asks_as = layer.asks_as or layer.cls
+        key = (self.role, asks_as, *(v for k, v in msgspec.structs.asdict(question).items() if k not in _CONTEXT))
+        at = self.questions.get(key)
+        layers = self.answer.layers
+        if at is None:
+            self.questions[key] = len(layers)
+            layers.append(
+                LayerQuestion(
+                    question=question, selection=self.select(question), role=self.role, layer_class=asks_as, count=1
+                )
+            )
+            return layers[-1].selection.chosen
+        layers[at] = msgspec.structs.replace(layers[at], count=layers[at].count + 1)
+        return layers[at].selection.chosen
+
+    def wanted(self, layer: Layer, slides: bool) -> str | None:
+        """The user's backend for this kind of layer (vllm/v1/attention/selector.py:186)."""
+        per_kind = self.cfg.attention.get("backend_per_kind") or {}
+        chosen = per_kind.get(spec_kind(layer, slides), self.backend) if per_kind else self.backend
+        return None if chosen in (None, "auto") else str(chosen).upper()
+
+    def row(self, layer: Layer, backend: str | None, kv: str | None, window: int | None) -> None:
+        if layer.backend is not None:
+            window = layer.window
+        refused = backend is None
+        if refused:  # the engine stops here; go on with a name, so that the other layers are still seen
+            backend = ("FLASHMLA_SPARSE" if layer.sparse else "TRITON_MLA") if layer.mla else "TRITON_ATTN"
+        heads = None if layer.cls == "MultiHeadLatentAttention" else layer.kv_heads
+        key = (self.role, layer.cls, backend, kv, layer.head_size, layer.heads, heads, window, layer.attn_type)
+        at = self.rows.get(key)
+        rows = self.answer.kv_layers
+        if at is None:
+            self.rows[key] = len(rows)
+            rows.append(
+                KvLayer(
+                    layer_class=layer.cls,
+                    backend=str(backend),
+                    kv_cache_dtype=kv,
+                    head_size=layer.head_size,
+                    num_kv_heads=heads,
+                    mamba_type=layer.mamba,
+                    sliding_window=window,
+                    attn_type=layer.attn_type,
+                    use_sparse=layer.sparse,
+                    role=self.role,
+                    first_layer=layer.index,
+                )
+            )
+        else:
+            rows[at] = msgspec.structs.replace(rows[at], count=rows[at].count + 1)
+
+
+#: fields of Question that the selector's predicates read but the engine's own question does not carry
+_CONTEXT = frozenset(
+    {
+        "capability",
+        "num_kv_heads",
+        "hf",
+        "model_head_size",
+        "model_num_heads",
+        "run_kv_cache_dtype",
+        "flash_attn_version",
+        "dcp_size",
+    }
+)
+
+
+def _model_window(c: Ctx) -> int | None:
+    """cache_config.sliding_window: the model's, when every layer slides (vllm/engine/arg_utils.py:2290)."""
+    types = c.cfg.text.get("layer_types")
+    if types is not None and not all(kind == "sliding_attention" for kind in types):
+        return None
+    value = _without_window(c.cfg, c.cfg.text).get("sliding_window")
+    return None if value is None else int(value)
+
+
+def spec_kind(layer: Layer, slides: bool) -> str:
+    """KVCacheSpecKind of a layer, the keys of backend_per_kind (selector.py:67)."""
+    if layer.attn_type == "encoder_only":
+        return "encoder_only_attention"
+    if layer.attn_type == "encoder_decoder":
+        return "cross_attention"
+    if layer.mla:
+        return "sliding_window_mla" if slides else "mla_attention"
+    return "sliding_window" if slides else "full_attention"
+
+
+def packed_kv(backend: str, kv: str) -> str:
+    """The KV dtype a sparse MLA backend stores (mla_attention.py:359)."""
+    if backend == "FLASHMLA_SPARSE" and is_quantised(kv) and kv != "nvfp4_ds_mla":
+        return "fp8_ds_mla"
+    if backend == "FLASHINFER_MLA_SPARSE_SM120" and kv in ("auto", "fp8", "fp8_e4m3"):
+        return "fp8_ds_mla"
+    return kv
+
+
+def is_quantised(kv: str) -> bool:
+    """vllm/v1/kv_cache_interface.py is_quantized_kv_cache."""
+    return kv not in ("auto", "float16", "bfloat16", "float32")
+
+
+def kv_scheme(cfg: EngineConfig) -> dict[str, Any] | None:
+    """kv_cache_scheme, which only compressed-tensors' config object carries (compressed_tensors.py:106)."""
+    if cfg.quantization != "compressed-tensors" or not cfg.quant_config:
+        return None
+    scheme = cfg.quant_config.get("kv_cache_scheme")
+    return scheme if isinstance(scheme, dict) else None
