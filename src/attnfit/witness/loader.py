@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from . import fakes, guard, stubs
-from .facts import Facts
-from .lazy import LazyModule, Situation
+from .facts import FACT_OF, OPTIONAL, Facts
+from .lazy import MISSING, LazyModule, Situation
 
 
 KNOWN = Path(__file__).with_name("known")  # our own account of what engines ask other packages
@@ -69,14 +69,14 @@ class Loader:
     def _module(self, name: str) -> Any:
         found = self.modules.get(name)
         if found is not None:
-            return found
+            return self._importable(found)
         if name in self._outside:
             module: Any = self._outside[name]
             if name.partition(".")[0] in self.facts.env and not self.facts.present(name):
                 raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}")
             return module
         elif name.partition(".")[0] == self.package:
-            return self._own(name)
+            return self._importable(self._own(name))
         elif name in fakes.REAL:
             module = importlib.import_module(name)
         elif name.partition(".")[0] in sys.stdlib_module_names:
@@ -103,6 +103,14 @@ class Loader:
         self.modules[name] = module
         return module
 
+    def _importable(self, module: Any) -> Any:
+        """The module, unless a package that it imports on top and that may be absent is absent."""
+        if isinstance(module, LazyModule):
+            for package in sorted(module.needs() & OPTIONAL.keys()):
+                if not self.facts.present(package):
+                    raise ModuleNotFoundError(f"No module named {package!r}")
+        return module
+
     def _own(self, name: str) -> Any:
         file = self._file(name)
         if file is None:
@@ -124,12 +132,8 @@ class Loader:
         )
 
     def _submodule(self, package: str, leaf: str) -> Any:
-        from .lazy import MISSING
-
         name = f"{package}.{leaf}"
         if self._file(name) is None and not (self.root / Path(*name.split("."))).is_dir():
-            from .facts import FACT_OF
-
             if FACT_OF.get(name, name) not in self.facts.env or not self.facts.present(name):
                 return MISSING
         return self._module(name)
