@@ -113,6 +113,9 @@ class Selection(msgspec.Struct, frozen=True):
     error: str | None = None  # what the engine raises, exception name first
     unknown: str = ""
     automatic: str | None = None  # what it would choose without the user's --attention-backend
+    # The same backends asked with the question exactly as given; differs from `verdicts` only where the release
+    # drops a field (block_size up to 0.17) before it validates.
+    direct: tuple[Verdict, ...] = ()
 
 
 class LayerQuestion(msgspec.Struct, frozen=True, kw_only=True):

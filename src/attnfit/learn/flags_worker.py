@@ -478,7 +478,8 @@ def describe_type(t: Any) -> Any:
         inner = describe_type(cells["return_type"])
         return None if inner is None else {"optional": inner}
     if name == "_parse_type":
-        return describe_type(cells["return_type"])
+        inner = describe_type(cells["return_type"])
+        return None if inner is None else {"parsed": inner}
     if name == "parse_dataclass":
         cls = (t.__defaults__ or (None,))[-1]
         return {"dataclass": cls.__name__} if isinstance(cls, type) else None
@@ -596,6 +597,8 @@ def describe_hint(hint: Any, classes: dict[str, Any]) -> Any:
         if any(isinstance(m, Mark) and m.name == "SkipValidation" for m in marks):
             return "any"
         for m in marks:
+            if isinstance(m, types.FunctionType) and "_coerce_quant_key" in repr(m.__code__.co_names):
+                return {"named": "QUANT_KEY_NAMES"}
             if isinstance(m, FieldInfo):
                 inner = {"bounded": inner, **m.constraints} if m.constraints else inner
             else:
@@ -753,6 +756,22 @@ def function_digests(finder: Any) -> dict[str, str]:
     return out
 
 
+def quantization_names(finder: Any) -> dict[str, Any]:
+    """The names `--quantization-config` accepts, read from the two tables of vllm/config/quantization.py."""
+    out: dict[str, Any] = {}
+    for node in (finder.tree("vllm.config.quantization") or ast.Module([], [])).body:
+        target = node.target if isinstance(node, ast.AnnAssign) else None
+        if not isinstance(target, ast.Name) or not isinstance(getattr(node, "value", None), ast.Dict):
+            continue
+        if target.id in ("QUANT_KEY_NAMES", "_ONLINE_SHORTHANDS"):
+            names = {}
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                given = [k.arg for k in value.keywords] if isinstance(value, ast.Call) else []
+                names[ast.literal_eval(key)] = given
+            out[target.id] = {"names": names, "where": f"vllm/config/quantization.py:{node.lineno}"}
+    return out
+
+
 CLI_ARGS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args",
             "vllm.entrypoints.openai.cli_args")
 
@@ -778,10 +797,11 @@ def extract(root: str) -> dict[str, Any]:
             found = found["optional"]
         if isinstance(found, dict) and "dataclass" in found:
             _find_class(action.type, classes)
+    described_names = quantization_names(finder)
     kinds = finder.evaluate("vllm.v1.kv_cache_interface", "KVCacheSpecKind", 0)
     if isinstance(kinds, type):
         classes["KVCacheSpecKind"] = kinds
-    described: dict[str, Any] = {}
+    described: dict[str, Any] = dict(described_names)
     while set(classes) - set(described):
         for name in sorted(set(classes) - set(described)):
             described[name] = describe_class(classes[name], classes, root)

@@ -1,0 +1,319 @@
+"""Learn one release: every backend's predicate, the priority list and the messages, as trees. Runs in the witness.
+
+The release's own code runs with tracked values in place of a question; what it asks becomes the rule book. Nothing
+here depends on a release: which fields exist, which are dropped on the way, and every text come out of the run.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import ast
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from attnfit.learn import paths, summary, units
+from attnfit.learn.explore import explore
+from attnfit.learn.paths import NUMBER, OPTIONAL, Field, Run
+from attnfit.learn.tracked import HELPERS, Attributes, Choice, Number
+from attnfit.learn.trees import Forest, Leaf
+from attnfit.witness import stubs
+from attnfit.witness.release import Release
+
+CAPABILITIES = ("7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1")
+DTYPES = ("float16", "bfloat16", "float32")
+KV_DTYPES = (  # every value any release knew; a release is asked about all of them and its own
+    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla", "turboquant_k8v4",
+    "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "octave_k3v4", "octave_k3v3", "octave_k3v3_compact",
+    "ultraquant_4bit", "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4", "nvfp4_4over6",
+)  # fmt: skip
+ATTN_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder")
+FLAGS = (
+    "use_mla", "has_sink", "use_sparse", "use_mm_prefix", "use_per_head_quant_scales", "has_sliding_window",
+    "use_non_causal", "use_batch_invariant", "use_kv_connector", "use_pcp", "use_adaptive_verification", "use_dcp", "use_rswa",
+)  # fmt: skip
+VARIABLES = ("VLLM_BATCH_INVARIANT",)  # environment variables that are circumstances of a question
+REASONS = ("<first reason>", "<second reason>")  # what the stand-in backends refuse with
+ANNOTATIONS = __future__.annotations.compiler_flag
+
+
+class _Forking(dict[str, Any]):
+    """vllm_config's fields; whether there is a model config is a question of its own."""
+
+    present: Choice
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return value if name != "model_config" or self.present else None
+
+
+class Survey:
+    """Explores one `Release` that was loaded with `rewrite` and `HELPERS`."""
+
+    def __init__(self, release: Release) -> None:
+        self.release = release
+        self.forest = Forest()
+        self.helpers: dict[str, int] = {}  # "function(argument=field)" -> tree of its value
+        summary.SUMMARIES.clear()
+        own = typing.get_args(release.loader.source("vllm.config.cache").CacheDType)
+        kv = tuple(dict.fromkeys((*KV_DTYPES, *own)))
+        self.fields: dict[str, Field] = {}
+        self.capability = self._field("capability", CAPABILITIES, tuple(tuple(map(int, c.split("."))) for c in CAPABILITIES), False)
+        self._field("dtype", DTYPES, tuple(release.dtype(name) for name in DTYPES))
+        self._field("kv_cache_dtype", (None, *kv))
+        self._field("run_kv_cache_dtype", kv)
+        self._field("attn_type", ATTN_TYPES)
+        self._field("model_config", (False, True))
+        for name in FLAGS:
+            self._field(name, (False, True))
+        self._field("flash_attn_version", (None, 2, 3, 4))
+        for name in release.env:
+            self._field(f"env.{name}", (False, True))
+        for name in VARIABLES:
+            self._field(f"env.{name}", (False, True))
+        self.numbers: dict[str, int] = {
+            "head_size": NUMBER, "block_size": OPTIONAL, "num_heads": OPTIONAL, "num_kv_heads": NUMBER, "dcp_size": NUMBER,
+            "model_head_size": NUMBER, "model_num_heads": NUMBER,
+        }  # fmt: skip
+        self.question = self._question()
+        self._cut: dict[Any, list[tuple[units.Unit, Callable[..., Any]]]] = {}
+        self._install()
+
+    def _field(self, name: str, labels: tuple[Any, ...], values: tuple[Any, ...] | None = None, marker: bool = True) -> Field:
+        field = self.fields[name] = Field(name, labels, labels if values is None else values, marker)
+        return field
+
+    def tracked(self, name: str) -> Any:
+        """A fresh tracked value for a field."""
+        return Number(name, self.numbers[name]) if name in self.numbers else Choice(self.fields[name])
+
+    # -- the stage ----------------------------------------------------------------------------------------------
+
+    def _question(self) -> dict[str, Any]:
+        """The selector fields this release knows, tracked; fields we do not know keep the release's default."""
+        config = self.release.selector_config
+        known = {name for name in (*self.fields, *self.numbers)}
+        if config is not None:
+            names = config._fields
+            defaults = config._field_defaults
+        else:
+            parameters = inspect.signature(self.release.platform.get_attn_backend_cls).parameters
+            names = [n for n in parameters if n != "selected_backend"]
+            defaults = {n: p.default for n, p in parameters.items()}
+        return {name: self.tracked(name) if name in known else defaults[name] for name in names}
+
+    def _install(self) -> None:
+        """Put tracked circumstances where the engine reads them."""
+        release, facts = self.release, self.release.facts
+        plain = {"capability": (9, 0), "head_size": 128, "dtype": "bfloat16", "hf": {}}
+        config = release._vllm_config(plain)
+        fields = _Forking(vars(config)["_fields"])
+        fields.present = self.tracked("model_config")
+        vars(config)["_fields"] = fields
+        model = vars(dict.__getitem__(fields, "model_config"))["_fields"]
+        text = Attributes("hf.", "types.SimpleNamespace")
+        heads, kv_heads, size = (self.tracked(n) for n in ("model_num_heads", "num_kv_heads", "model_head_size"))
+        model.update(
+            hf_text_config=text, hf_config=text, dtype=self.tracked("dtype"), get_head_size=lambda: size,
+            get_num_attention_heads=lambda parallel_config=None: heads, get_num_kv_heads=lambda parallel_config=None: kv_heads,
+            is_mm_prefix_lm=self.tracked("use_mm_prefix"), use_mla=self.tracked("use_mla"),
+        )  # fmt: skip
+        vars(fields["attention_config"])["_fields"].update(
+            flash_attn_version=self.tracked("flash_attn_version"), use_non_causal=self.tracked("use_non_causal")
+        )
+        vars(fields["parallel_config"])["_fields"].update(decode_context_parallel_size=self.tracked("dcp_size"))
+        given = _Given(self.tracked("block_size"))
+        vars(fields["cache_config"])["_fields"].update(
+            cache_dtype=self.tracked("run_kv_cache_dtype"), block_size=self.tracked("block_size"),
+            user_specified_block_size=given,
+        )  # fmt: skip
+        release._config = config
+        vars(release._config_module)["_current_vllm_config"] = config
+        facts.env = {name: self.tracked(f"env.{name}") for name in release.env}
+        release.variables = {name: self.tracked(f"env.{name}") for name in VARIABLES}
+        facts._capability = Choice(self.capability)
+
+    def _before(self) -> None:
+        situation = self.release.facts.situation
+        for facet in self.release.facts.read:
+            situation.changed(facet)
+        del stubs.STATE.leaks[:]
+
+    def explore(self, call: Callable[[], Any], shape: Callable[[Any], Leaf] | None = None) -> int:
+        """The tree of `call`, run with everything tracked. Helpers met on the way get trees of their own first."""
+        while True:
+            try:
+                return explore(
+                    self.forest, call, (stubs.StubLeak,), self._before,
+                    lambda: stubs.STATE.leaks[0] if stubs.STATE.leaks else "", shape=shape,
+                )
+            except summary.Restart as met:
+                self._summarise(met.name, met.call)
+
+    def _summarise(self, name: str, call: Callable[[], Any]) -> None:
+        tree = summary.inside(name, lambda: self.explore(call, lambda value: Leaf("value", (_plain(value),))))
+        leaves = self.forest.leaves(tree)
+        if all(leaf.kind == "value" for leaf in leaves):
+            values = tuple(sorted({leaf.payload[0] for leaf in leaves}, key=lambda v: (v is not None, v)))
+            summary.SUMMARIES[name] = self._field(name, values, None, False)
+            self.helpers[name] = tree
+        else:
+            summary.SUMMARIES[name] = None
+
+    # -- backends -----------------------------------------------------------------------------------------------
+
+    def load_tree(self, name: str) -> int:
+        """Whether the backend's module can be imported."""
+
+        def call() -> list[str]:
+            self.release.backend(name)
+            return []
+
+        return self.explore(call)
+
+    def rules(self, name: str) -> list[tuple[str, int, str]]:
+        """(code, tree, engine file:line) per unit of the backend's predicate, in the order of the reasons."""
+        found = []
+        for unit, function, file in self._units(name):
+            def call(function: Callable[..., Any] = function) -> Any:
+                try:
+                    cls = self.release.backend(name)
+                except ImportError:
+                    return []  # the load tree says so
+                return function(cls, device_capability=self.release.platform.get_device_capability(), **self.question)
+
+            tree = self.explore(call)
+            found.append((unit.code, tree, self._place(name, unit, file)))
+        return found
+
+    def _units(self, name: str) -> list[tuple[units.Unit, Callable[..., Any], str]]:
+        """The pieces of validate_configuration as this backend has it, compiled like all engine code."""
+        this = Run(())
+        method = paths.during(this, lambda: self.release.backend(name).validate_configuration)
+        function = method.__func__
+        key = function.__code__
+        if key not in self._cut:
+            file = key.co_filename
+            path = self.release.loader.root / file
+            tree = ast.parse(path.read_bytes(), file)
+            definition = next(
+                n for n in ast.walk(tree)
+                if isinstance(n, ast.FunctionDef) and n.name == function.__name__
+                and min([n.lineno, *(d.lineno for d in n.decorator_list)]) == key.co_firstlineno
+            )
+            pieces = []
+            for unit in units.cut(definition):
+                piece = unit.function
+                piece.decorator_list = []
+                statement = self.release.loader.transform(piece, file)
+                space: dict[str, Any] = {}
+                module = ast.Module([statement], [])
+                exec(compile(module, file, "exec", ANNOTATIONS, True), function.__globals__, space)
+                pieces.append((unit, space[definition.name], file))
+            self._cut[key] = pieces
+        return self._cut[key]
+
+    def _place(self, name: str, unit: units.Unit, file: str) -> str:
+        """Where the rule stands: the method that the unit asks, as this backend defines it."""
+        if unit.method:
+            cls = paths.during(Run(()), lambda: self.release.backend(name))
+            code = getattr(getattr(getattr(cls, unit.method, None), "__func__", None), "__code__", None)
+            if code is not None and code.co_filename.startswith(stubs.SOURCE_PREFIX):
+                return f"{code.co_filename}:{code.co_firstlineno}"
+        return f"{file}:{unit.line}"
+
+    # -- the choice ---------------------------------------------------------------------------------------------
+
+    def _choose(self, selected: Any, outcome: Callable[[str], list[str]]) -> tuple[list[tuple[str, dict[str, Any]]], str]:
+        """Run get_attn_backend_cls with stand-ins for all backends: (who was asked with what, what was raised)."""
+        release, asked = self.release, []
+        base = inspect.signature(release.backend_base().validate_configuration.__func__)
+
+        class StandIn:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def validate_configuration(self, *args: Any, **kwargs: Any) -> list[str]:
+                given = base.bind(self, *args, **kwargs).arguments
+                asked.append((self.name, given))
+                return outcome(self.name)
+
+        real = release.enum.get_class
+        release.enum.get_class = lambda member: StandIn(member.name)
+        try:
+            choose = release.platform.get_attn_backend_cls
+            takes = inspect.signature(choose).parameters
+            question = dict(self.question)
+            if "attn_selector_config" in takes:
+                extra = {"num_heads": self.tracked("num_heads")} if "num_heads" in takes else {}
+                question = {"attn_selector_config": release.selector_config(**question), **extra}
+            choose(selected, **question)
+        except Exception as error:
+            return asked, f"{type(error).__name__}: {error}"
+        finally:
+            release.enum.get_class = real
+        raise paths.Opaque("the engine chose although every backend refused")
+
+    def priority(self) -> int:
+        """The automatic candidates in order, as a tree whose leaves are lists of names."""
+        return self.explore(lambda: [name for name, _ in self._choose(None, lambda _: list(REASONS))[0]])
+
+    def once(self, call: Callable[[], Any]) -> Any:
+        """`call()` on the first path alone."""
+        self._before()
+        return paths.during(Run(()), call)
+
+    def choice(self) -> dict[str, Any]:
+        """What the platform drops before it validates, and the texts of its refusals."""
+        member = next(iter(m for m in self.release.enum if m.name in self.release.names))
+        asked, none = self.once(lambda: self._choose(None, lambda _: list(REASONS)))
+        _, explicit = self.once(lambda: self._choose(member, lambda _: list(REASONS)))
+
+        def broken(_: str) -> list[str]:
+            raise ModuleNotFoundError("<error>")
+
+        _, none_broken = self.once(lambda: self._choose(None, broken))
+        _, explicit_broken = self.once(lambda: self._choose(member, broken))
+        given = asked[0][1]
+        dropped = [n for n, value in self.question.items() if n in given and value is not None and given[n] is None]
+        names = [name for name, _ in asked]
+        listed = "{" + ", ".join(f"{n}: [{', '.join(REASONS)}]" for n in names) + "}"
+        if listed not in none or repr(list(REASONS)) not in explicit or member.name not in explicit:
+            raise ValueError(f"the engine's refusals have an unknown form: {none!r}, {explicit!r}")
+        head = f"{names[0]}: ["
+        unavailable = none_broken.partition(head)[2].partition("]")[0]
+        return {
+            "drops": dropped,
+            "none": none.replace(listed, "{reasons}"),
+            "explicit": explicit.replace(repr(list(REASONS)), "{reasons!r}").replace(member.name, "{backend}"),
+            "unavailable": unavailable.replace("ModuleNotFoundError", "{type}").replace("<error>", "{error}"),
+            "explicit_unavailable": explicit_broken.replace(member.name, "{backend}")
+            .replace("[ModuleNotFoundError", "[{type}").replace("<error>", "{error}"),
+        }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is Choice:
+        value = value._pin()
+    if value is not None and type(value) not in (bool, int, str):
+        raise paths.Opaque(f"a helper returned {type(value).__name__}")
+    return value
+
+
+class _Given:
+    """`user_specified_block_size`: true where a block size was given."""
+
+    def __init__(self, block_size: Number) -> None:
+        self._block_size = block_size
+
+    def __bool__(self) -> bool:
+        return self._block_size != None  # noqa: E711
+
+
+def load(root: str, version: str, env: dict[str, bool]) -> Survey:
+    """The release in `root`, ready to be explored."""
+    from attnfit.learn.rewrite import rewrite
+
+    return Survey(Release(root, version, env, rewrite, {**HELPERS, "__attnfit_summary__": summary.summary}))
