@@ -1,0 +1,120 @@
+"""Linear layers whose block scales tensor parallelism cannot cut.
+
+Source (0.33.0): vllm/model_executor/layers/quantization/utils/fp8_utils.py:1296. Only FP8 checkpoints with block scales
+test their shapes; which linear layers a model has is derived from its dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from attnfit.core import Capability
+from attnfit.engines.vllm.launch.model_asserts import LayerCheck
+from attnfit.engines.vllm.launch.moe_layers import first_moe
+from attnfit.engines.vllm.launch.quant_scheme import excluded_modules
+from attnfit.engines.vllm.launch.state import EngineConfig, Refusal
+
+STAGE = "model_init"
+_WHERE = "vllm/model_executor/layers/quantization/utils/fp8_utils.py"
+
+
+class Projection(NamedTuple):
+    """One linear layer on one rank. `outputs` are the merged matrices; `split` says which side is cut."""
+
+    name: str
+    inputs: int
+    outputs: tuple[int, ...]
+    split: str  # "column" | "row" | "none"
+
+
+def linear_steps(cfg: EngineConfig, capability: Capability) -> Iterator[LayerCheck]:
+    """(decoder layer, place, check) of every linear layer kind that tests its shape."""
+    block = (cfg.quant_config or {}).get("weight_block_size")
+    if cfg.quantization not in ("fp8", "deepseek_v4_fp8") or not isinstance(block, list) or len(block) != 2:
+        return
+    rows, cols = int(block[0]), int(block[1])
+    skipped = excluded_modules(cfg.quant_config or {})
+    for index, place, projection in _projections(cfg):
+        if any(projection.name in name.split(".") for name in skipped):
+            continue
+        yield index, place, partial(check_blocks, projection, rows, cols, cfg.tp)
+
+
+def check_blocks(p: Projection, rows: int, cols: int, tp: int) -> None:
+    """Raise Refusal if the layer's shard is not made of whole blocks."""
+    if p.split == "row" and tp > 1 and p.inputs % cols:
+        raise Refusal(
+            STAGE,
+            f"ValueError: Weight input_size_per_partition = {p.inputs} is not divisible by weight quantization block_k "
+            f"= {cols}.",
+            f"{_WHERE}:1324",
+        )
+    cut = p.split == "column" and tp > 1
+    sizes = p.outputs if cut else p.outputs[:-1]  # the last of merged, uncut matrices may be ragged
+    for size in sizes:
+        if size % rows:
+            raise Refusal(
+                STAGE,
+                f"ValueError: Weight output_partition_size = {size} is not divisible by weight quantization block_n = "
+                f"{rows}.",
+                f"{_WHERE}:1340",
+            )
+
+
+def _projections(cfg: EngineConfig) -> Iterator[tuple[int, int, Projection]]:
+    if cfg.use_mla:
+        yield from ((0, 0, p) for p in _mla(cfg))
+    elif not cfg.is_hybrid:
+        yield from ((0, 0, p) for p in _gqa(cfg))
+    site = first_moe(cfg)
+    dense = cfg.text.get("intermediate_size")
+    if isinstance(dense, int) and cfg.architecture != "DeepseekV4ForCausalLM" and (site is None or site.index > 0):
+        yield from ((0, 3, p) for p in _mlp(cfg, dense, "mlp"))
+    shared = _shared_experts(cfg)
+    if site is not None and shared and site.layer.parallel.sp_size == 1:
+        yield from ((site.index, 3, p) for p in _mlp(cfg, shared, "shared_experts"))
+
+
+def _mla(cfg: EngineConfig) -> list[Projection]:
+    t, tp = cfg.text, cfg.tp
+    names = ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
+    if cfg.architecture == "DeepseekV4ForCausalLM" or not all(isinstance(t.get(name), int) for name in names):
+        return []
+    heads, nope, rope, v, rank = (int(t[name]) for name in names)
+    q_rank = t.get("q_lora_rank")
+    out = []
+    if isinstance(q_rank, int):
+        out.append(Projection("fused_qkv_a_proj", int(t["hidden_size"]), (q_rank, rank + rope), "none"))
+        out.append(Projection("q_b_proj", q_rank, (heads * (nope + rope) // tp,), "column"))
+    else:
+        out.append(Projection("q_proj", int(t["hidden_size"]), (heads * (nope + rope) // tp,), "column"))
+    out.append(Projection("kv_b_proj", rank, (heads * (nope + v) // tp,), "column"))
+    out.append(Projection("o_proj", heads * v // tp, (int(t["hidden_size"]),), "row"))
+    return out
+
+
+def _gqa(cfg: EngineConfig) -> list[Projection]:
+    q, kv = cfg.num_heads * cfg.head_size, cfg.num_kv_heads * cfg.head_size
+    hidden = cfg.text.get("hidden_size")
+    hidden = hidden if isinstance(hidden, int) else 0
+    return [Projection("qkv_proj", hidden, (q, kv, kv), "column"), Projection("o_proj", q, (hidden,), "row")]
+
+
+def _mlp(cfg: EngineConfig, size: int, name: str) -> list[Projection]:
+    shard = size // cfg.tp
+    hidden = cfg.text.get("hidden_size")
+    hidden = hidden if isinstance(hidden, int) else 0
+    return [Projection(name, hidden, (shard, shard), "column"), Projection(name, shard, (hidden,), "row")]
+
+
+def _shared_experts(cfg: EngineConfig) -> int | None:
+    t = cfg.text
+    if cfg.architecture == "DeepseekV4ForCausalLM":
+        return None  # pads its shared experts to whole blocks (models/deepseek_v4/nvidia/model.py:143)
+    for key in ("share_expert_dim", "shared_expert_intermediate_size"):
+        if isinstance(t.get(key), int):
+            return int(t[key])
+    count, size = t.get("n_shared_experts"), t.get("moe_intermediate_size")
+    return count * size if isinstance(count, int) and isinstance(size, int) and count else None

@@ -1,0 +1,125 @@
+"""Asserts of the model classes themselves: what tensor parallelism must divide, what a class does not support.
+
+Sources (0.33.0): vllm/distributed/utils.py:51, model_executor/layers/{vocab_parallel_embedding,mamba/mamba_mixer2}.py,
+models/kimi_k3/nvidia/mla.py, and the attention class of each model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from attnfit.core import Capability
+from attnfit.engines.vllm.launch import kernel_facts
+from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
+
+STAGE = "model_init"
+_VOCAB_PADDING = 64  # vocab_parallel_embedding.py: DEFAULT_VOCAB_PADDING_SIZE
+_KIMI = ("KimiK3ForConditionalGeneration", "KimiLinearForCausalLM")
+
+LayerCheck = tuple[int, int, Callable[[], None]]
+
+
+def not_divisible(value: int, by: int, where: str) -> Refusal:
+    return Refusal(STAGE, f"AssertionError: {value} is not divisible by {by}", where)
+
+
+def early_checks(cfg: EngineConfig, capability: Capability) -> None:
+    """What is built before the first decoder layer: vision tower, token embedding."""
+    _vision(cfg)
+    vocab = cfg.text.get("vocab_size")
+    if isinstance(vocab, int):
+        padded = -(-vocab // _VOCAB_PADDING) * _VOCAB_PADDING
+        if padded % cfg.tp:
+            raise not_divisible(padded, cfg.tp, "vllm/model_executor/layers/vocab_parallel_embedding.py:293")
+
+
+def _vision(cfg: EngineConfig) -> None:
+    """A vision tower split over tensor-parallel ranks must divide by their number."""
+    if not cfg.is_multimodal or cfg.flags.get("mm_encoder_tp_mode") == "data" or _no_vision(cfg):
+        return
+    vision = cfg.config.get("vision_config")
+    if not isinstance(vision, dict):
+        return
+    heads = next((vision[key] for key in ("num_attention_heads", "num_heads") if isinstance(vision.get(key), int)), None)
+    if heads is not None and heads % cfg.tp:
+        raise Unknown(f"what the vision tower's class says to {heads} heads on {cfg.tp} ranks")
+
+
+def _no_vision(cfg: EngineConfig) -> bool:
+    if cfg.flags.get("language_model_only"):
+        return True
+    limits = cfg.flags.get("limit_mm_per_prompt")
+    return isinstance(limits, dict) and bool(limits) and all(limits.get(kind) == 0 for kind in ("image", "video"))
+
+
+def layer_checks(cfg: EngineConfig, capability: Capability) -> Iterator[LayerCheck]:
+    """Checks of the layers' own classes, with the decoder layer and place where they run (see construct.Step)."""
+    first_attention, first_state = _first_kinds(cfg)
+    if cfg.architecture in _KIMI and cfg.pcp > 1:
+        yield first_attention, 2, _kimi_pcp
+    if not cfg.use_mla:
+        yield first_attention, 0, lambda: _kv_heads(cfg)
+    if cfg.is_hybrid:
+        yield first_state, 0, lambda: _state_layers(cfg)
+
+
+def _first_kinds(cfg: EngineConfig) -> tuple[int, int]:
+    """First attention layer and first state-space layer."""
+    kinds = cfg.text.get("layer_types") or cfg.text.get("layers_block_type")
+    pattern = cfg.text.get("hybrid_override_pattern")
+    linear = cfg.text.get("linear_attn_config")
+    if isinstance(linear, dict) and isinstance(linear.get("full_attn_layers"), list):
+        full = [i - 1 for i in linear["full_attn_layers"] if isinstance(i, int)]  # counted from 1
+        return (min(full) if full else 0), 0
+    if isinstance(pattern, str):
+        return max(pattern.find("*"), 0), max(pattern.find("M"), 0)
+    if isinstance(kinds, list) and cfg.is_hybrid:
+        attention = ("full_attention", "attention", "sliding_attention")
+        first = next((i for i, kind in enumerate(kinds) if kind in attention), 0)
+        state = next((i for i, kind in enumerate(kinds) if kind not in (*attention, "moe", "mlp")), 0)
+        return first, state
+    return 0, 0
+
+
+def _kimi_pcp() -> None:
+    raise Refusal(
+        STAGE,
+        "AssertionError: Kimi-K3 MultiHeadLatentAttention does not support prefill context parallelism.",
+        "vllm/models/kimi_k3/nvidia/mla.py:370",
+    )
+
+
+def _kv_heads(cfg: EngineConfig) -> None:
+    total = cfg.text.get("num_key_value_heads")
+    if not isinstance(total, int) or total <= 0:
+        return
+    fits = total % cfg.tp == 0 if total >= cfg.tp else cfg.tp % total == 0
+    if not fits:
+        raise Refusal(STAGE, "AssertionError: ", "the model's attention class")
+
+
+def _state_layers(cfg: EngineConfig) -> None:
+    rule = kernel_facts.load("mamba_state")["architectures"].get(cfg.architecture)
+    if rule is None:
+        return
+    source = cfg.text if rule["scope"] == "text" else cfg.config
+    source = source.get(rule["section"], {}) if "section" in rule else source
+    if rule["kind"] == "mamba2":
+        heads, groups = source.get(rule["heads"]), source.get(rule["groups"])
+        where = "vllm/model_executor/layers/mamba/mamba_mixer2.py"
+        if isinstance(heads, int) and heads % cfg.tp:
+            raise Refusal(
+                STAGE, "AssertionError: Tensor parallel world size must divide num heads.", f"{where}:316"
+            )
+        if isinstance(groups, int) and groups % cfg.tp and groups != 1:
+            raise Refusal(
+                STAGE,
+                "AssertionError: If tensor parallel world size does not divide num_groups, then num_groups must equal "
+                "1.",
+                f"{where}:320",
+            )
+        return
+    for key in ("v_heads", "k_heads", "heads"):
+        count = source.get(rule.get(key, ""))
+        if isinstance(count, int) and count % cfg.tp:
+            raise Unknown(f"what {cfg.architecture} says to {count} linear-attention heads on {cfg.tp} ranks")
