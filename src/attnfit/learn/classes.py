@@ -110,7 +110,7 @@ class ClassTree:
         if "." in name:
             head, _, tail = name.partition(".")
             m = self._module(cls[0])
-            for target, real in (m.imports.get(head, []) if m else []):
+            for target, real in m.imports.get(head, []) if m else []:
                 found = self.find(f"{target}.{real}" if real else target, tail)
                 if found is not None:
                     return found

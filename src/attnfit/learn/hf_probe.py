@@ -122,9 +122,7 @@ def probe_class(cls: type) -> dict[str, Any] | None:
     entry: dict[str, Any] = {"where": cls.__module__.replace(".", "/") + ".py"}
     amap = dict(getattr(cls, "attribute_map", {}) or {})
     subs = _subs(cls, base)
-    entry["defaults"] = {
-        k: v for k, v in p.inputs.items() if _plain(v) and k not in subs and len(json.dumps(v)) < 400
-    }
+    entry["defaults"] = {k: v for k, v in p.inputs.items() if _plain(v) and k not in subs and len(json.dumps(v)) < 400}
     if amap:
         entry["map"] = amap
     if subs:
@@ -297,9 +295,7 @@ def _choices(default: Any, now: Any) -> list[Any]:
 _STEPS = [(1, 1), (2, 1), (1, 2), (3, 2), (2, 3), (4, 1), (1, 4), (5, 2), (1, 0), (2, 0), (3, 1), (4, 3)]
 
 
-def _samples(
-    p: Probe, name: str, fixed: dict[str, Any], needs: list[str]
-) -> list[tuple[dict[str, Any], Any]]:
+def _samples(p: Probe, name: str, fixed: dict[str, Any], needs: list[str]) -> list[tuple[dict[str, Any], Any]]:
     out = []
     now = p.build(**fixed) or {}
     flags = [k for k in needs if isinstance(p.inputs[k], bool)]

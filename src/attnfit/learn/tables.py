@@ -49,8 +49,8 @@ def release_table(tree: Path, release: str) -> dict[str, Any]:
         "release": release,
         "source": f"{registry}, {arch_source}, vllm/model_executor/models/config.py (read by attnfit.learn.tables)",
         "architectures": archs,
-        "removed": {k: v for k, v in tables.get("_PREVIOUSLY_SUPPORTED_MODELS", {}).items()},
-        "plugins": {k: v for k, v in tables.get("_OOT_SUPPORTED_MODELS", {}).items()},
+        "removed": dict(tables.get("_PREVIOUSLY_SUPPORTED_MODELS", {})),
+        "plugins": dict(tables.get("_OOT_SUPPORTED_MODELS", {})),
         "config_classes": _config_registry(_parse(tree / "vllm/transformers_utils/config.py")),
         "mla_model_types": _strings_near(_parse(tree / arch_source), "is_deepseek_mla", "deepseek_v3"),
         "mm_prefix_model_types": _strings_near(_parse(tree / arch_source), "is_mm_prefix_lm", "gemma3"),
@@ -197,7 +197,10 @@ def _kv_hooks(tree: Path) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for arch, cls in _names(module, "MODELS_CONFIG_MAP").items():
         node = bodies.get(cls)
-        entry: dict[str, Any] = {"class": cls, "where": f"vllm/model_executor/models/config.py:{node.lineno}" if node else ""}
+        entry: dict[str, Any] = {
+            "class": cls,
+            "where": f"vllm/model_executor/models/config.py:{node.lineno}" if node else "",
+        }
         edits = _edits(node) if node is not None else []
         if edits:
             entry["edits"] = edits
@@ -216,7 +219,8 @@ def _edits(cls: ast.ClassDef) -> list[dict[str, Any]]:
         test = ast.unparse(node.test)
         for stmt in node.body:
             if _sets_cache_dtype(stmt):
-                assert isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Constant)
+                assert isinstance(stmt, ast.Assign)
+                assert isinstance(stmt.value, ast.Constant)
                 edits.append(_edit(test, stmt.value.value, family, needs))
     for fn in cls.body:  # an assignment at the end of a function that returned early otherwise
         if isinstance(fn, ast.FunctionDef):

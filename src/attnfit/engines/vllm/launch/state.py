@@ -91,6 +91,9 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     notes: list[str] = msgspec.field(default_factory=list)
+    sizes: Any = None  # launch.sizes.Sizes: whole-model numbers, before they are divided among ranks
+    model_class: str = ""  # "vllm.models.deepseek_v32:GlmMoeDsaForCausalLM"
+    cudagraph_mode: str | None = None  # None: not derived
 
 
 class KvLayer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,279 @@
+"""What the release's config class makes of a config.json: defaults filled in, names mapped, sub-configs built.
+
+The classes themselves are tables (`tables/transformers-*.json`, `tables/configs-*.json`, written by
+`attnfit.learn.hf_probe`). An attribute that no rule of the table explains is *opaque*: reading it raises Unknown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnfit.engines.vllm.launch.rules import NoRule, apply
+from attnfit.engines.vllm.launch.state import Refusal, Unknown
+
+STAGE = "create_engine_config"
+_MISSING = object()
+
+#: transformers/configuration_utils.py: the layer type names older checkpoints use
+_LEGACY_LAYER_TYPES = {
+    "mamba": "linear_attention",
+    "attention": "full_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+    "qwen_sparse_attention": "indexed_attention",
+}
+
+
+class HfConfig:
+    """One config object: attributes as the engine would read them with getattr."""
+
+    def __init__(self, cls: str, model_type: str, amap: dict[str, str]) -> None:
+        self.cls, self.model_type, self.amap = cls, model_type, amap
+        self.attrs: dict[str, Any] = {}
+        self.opaque: dict[str, str] = {}
+        self.text_path: str | None = None
+
+    def has(self, name: str) -> bool:
+        """hasattr(config, name). Raises Unknown where the table does not say."""
+        return self.peek(name) is not _MISSING
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """getattr(config, name, default). Raises Unknown where the table does not say."""
+        value = self.peek(name)
+        return default if value is _MISSING else value
+
+    def peek(self, name: str) -> Any:
+        if name == "model_type":
+            return self.attrs.get("model_type", self.model_type)
+        name = self.amap.get(name, name)
+        if name in self.opaque:
+            raise Unknown(f"{name} of {self.cls}: {self.opaque[name]}; say it in config.json")
+        return self.attrs.get(name, _MISSING)
+
+    def set(self, name: str, value: Any) -> None:
+        name = self.amap.get(name, name)
+        self.opaque.pop(name, None)
+        self.attrs[name] = value
+
+    def text(self) -> HfConfig:
+        """get_text_config(): this config, or the nested one that describes the language model."""
+        node = self
+        if self.text_path:
+            for part in self.text_path.split("."):
+                nxt = node.attrs.get(part)
+                if not isinstance(nxt, HfConfig):
+                    return node
+                node = nxt
+            return node
+        for name in ("text_encoder", "decoder", "generator", "text_config"):
+            value = self.attrs.get(name)
+            if isinstance(value, HfConfig):
+                return value
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """All known attributes as plain data, mapped names included."""
+        out: dict[str, Any] = {"model_type": self.get("model_type")}
+        for key, value in self.attrs.items():
+            out[key] = value.plain() if isinstance(value, HfConfig) else value
+        for alias, real in self.amap.items():
+            if real in out:
+                out[alias] = out[real]
+        return out
+
+
+class ClassTables:
+    """The config classes of one release: vLLM's own registry first, then those of its transformers."""
+
+    def __init__(self, transformers: dict[str, Any], own: dict[str, Any] | None) -> None:
+        self.own_types: dict[str, str] = dict((own or {}).get("model_types", {}))
+        self.types: dict[str, str] = dict(transformers["model_types"])
+        self.classes: dict[str, Any] = {**transformers["classes"], **(own or {}).get("classes", {})}
+        self.hf_classes: dict[str, Any] = transformers["classes"]
+        self.base_models: dict[str, str] = transformers.get("base_models", {})
+        self.generation_keys = frozenset(transformers.get("generation_keys", ()))
+        self.model_classes = frozenset(transformers.get("model_classes", ()))
+        self.source: str = transformers["source"]
+
+    @property
+    def strict(self) -> bool:
+        """transformers 5 checks types and layer types when a config is built."""
+        return not self.source.startswith("transformers==4.")
+
+    def class_of(self, model_type: str) -> str | None:
+        """The class for a model type, vLLM's own first."""
+        return self.own_types.get(model_type) or self.types.get(model_type)
+
+
+def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
+    """The named functions for what the rules do not say (imported late: they need HfConfig)."""
+    from attnfit.engines.vllm.launch import special
+
+    special.finish(node, raw, strict)
+
+
+def build(tables: ClassTables, cls: str, model_type: str, given: dict[str, Any], depth: int = 0) -> HfConfig:
+    """The config object of class `cls` for these keys. Raises Refusal where the class itself refuses."""
+    entry = tables.classes.get(cls)
+    if entry is None:
+        raise Unknown(f"config class {cls} (model_type {model_type!r}) is not in the tables of this release")
+    if depth > 4:
+        raise Unknown(f"sub-configs of {cls} are nested too deeply")
+    node = HfConfig(cls, model_type, entry.get("map", {}))
+    node.text_path = entry.get("text")
+    raw = {k: v for k, v in given.items() if k not in tables.generation_keys or k in entry["defaults"]}
+    declared: dict[str, Any] = {**entry["defaults"], **dict.fromkeys(entry.get("opaque", ()), _MISSING)}
+    subs: dict[str, Any] = entry.get("subs", {})
+    mapped = {node.amap.get(k, k): v for k, v in raw.items()}
+    for alias, real in node.amap.items():  # a declared field that another name maps to
+        if alias in declared and real not in declared:
+            declared[real] = declared[alias]
+    base = {"is_encoder_decoder": False, "tie_word_embeddings": True, "architectures": None, "dtype": None}
+    node.attrs.update({k: v for k, v in base.items() if k not in declared})
+    for key, value in declared.items():
+        if key in node.amap:
+            continue
+        if value is _MISSING:
+            node.opaque[key] = "its default is not in the tables"
+        else:
+            node.attrs[key] = value
+    for key, value in mapped.items():
+        if key not in subs:
+            node.set(key, value)
+    dtype = raw.get("dtype", raw.get("torch_dtype"))
+    if dtype is not None:
+        node.attrs["dtype"] = dtype
+    if tables.strict and depth == 0 or entry.get("kinds"):
+        _check_kinds(entry, raw)
+    _sub_configs(tables, node, entry, raw, depth)
+    _apply_rules(node, entry, mapped)
+    _layer_types(tables, node)
+    _rope(node, entry, raw)
+    finish(node, raw, tables.strict)
+    return node
+
+
+def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw: dict[str, Any], depth: int) -> None:
+    for key, spec in entry.get("subs", {}).items():
+        given = raw.get(key)
+        if given is None:
+            if entry.get("flat") == key:
+                given = {k: v for k, v in raw.items() if k not in ("architectures", "auto_map", "model_type")}
+            elif spec.get("optional"):
+                node.attrs[key] = None
+                continue
+            else:
+                given = {}
+        if not isinstance(given, dict):
+            raise Refusal(
+                STAGE, f"TypeError: `{key}` must be a `dict`, `PreTrainedConfig`, or `None`, got `{type(given)}`"
+            )
+        cls, model_type = spec.get("class"), spec.get("type") or ""
+        if spec.get("auto"):
+            model_type = given.get("model_type", model_type)
+            cls = tables.types.get(model_type) if isinstance(model_type, str) else None
+        if cls is None and isinstance(model_type, str):  # a type that vLLM lends another type's class
+            cls = tables.class_of(model_type)
+            model_type = next((t for t, c in tables.types.items() if c == cls), model_type)
+        if cls is None or cls not in tables.classes:
+            node.opaque[key] = f"its class (model_type {model_type!r}) is not in the tables"
+            continue
+        try:
+            node.attrs[key] = build(tables, cls, str(model_type), given, depth + 1)
+        except Unknown as unknown:
+            node.opaque[key] = str(unknown)
+
+
+def _apply_rules(node: HfConfig, entry: dict[str, Any], mapped: dict[str, Any]) -> None:
+    """Evaluate what the class computes by itself, inputs first, until nothing more can be said."""
+    todo: dict[str, dict[str, Any]] = {}
+    for name, rules in entry.get("rules", {}).items():
+        if name not in mapped:
+            rule = rules.get("missing")
+        elif mapped[name] is None or (mapped[name] == [] and "null" in rules):
+            rule = rules.get("null")
+        else:
+            rule = rules.get("given")
+        if rule is not None:
+            todo[name] = rule
+    for name in todo:
+        node.opaque[name] = "not computed yet"
+    own = {name: mapped.get(name, entry["defaults"].get(name)) for name in todo}
+    for _ in range(len(todo) + 1):
+        moved = False
+        for name, rule in list(todo.items()):
+            needs = [str(rule[k]) for k in ("a", "b", "c", "n", "flag") if isinstance(rule.get(k), str)]
+            waiting = [n for n in needs if n != name and node.amap.get(n, n) in node.opaque]
+            if any(node.amap.get(n, n) in todo for n in waiting):
+                continue
+            del todo[name]
+            moved = True
+            try:
+                inputs = {n: own[name] if n == name else node.get(n) for n in needs}
+                node.set(name, apply(rule, inputs))
+            except Unknown as e:
+                node.opaque[name] = str(e)
+            except NoRule as e:
+                node.opaque[name] = str(e)
+            except (KeyError, TypeError, ZeroDivisionError) as e:
+                node.opaque[name] = f"its inputs do not allow it ({e})"
+        if not moved:
+            break
+
+
+def _layer_types(tables: ClassTables, node: HfConfig) -> None:
+    if not tables.strict:
+        return
+    for key in ("layer_types", "mtp_layer_types", "layers_block_type"):
+        real = node.amap.get(key, key)
+        value = node.attrs.get(real)
+        if isinstance(value, list) and (key != "layers_block_type" or node.amap.get("layer_types") == real):
+            node.attrs[real] = [_LEGACY_LAYER_TYPES.get(t, t) if isinstance(t, str) else t for t in value]
+
+
+def _rope(node: HfConfig, entry: dict[str, Any], raw: dict[str, Any]) -> None:
+    """rope_parameters after standardisation: only what lengths need (rope_type, factor, original length)."""
+    given = raw.get("rope_scaling") or raw.get("rope_parameters")
+    base = given if isinstance(given, dict) else entry.get("rope")
+    if not isinstance(base, dict):
+        return
+    rope: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in base.items()}
+    parts = [v for v in rope.values() if isinstance(v, dict)]
+    for part in parts or [rope]:
+        kind = part.get("rope_type", part.get("type", "default"))
+        part["rope_type"] = {"su": "longrope", "mrope": "default"}.get(kind, kind)
+    if not parts and "rope_theta" not in rope and raw.get("rope_theta") is not None:
+        rope["rope_theta"] = raw["rope_theta"]
+    node.attrs["rope_parameters"] = rope
+
+
+_LETTERS = {"i": int, "f": float, "b": bool, "s": str, "l": list, "d": dict}
+_WORDS = {"i": "int", "f": "float", "b": "bool", "s": "str", "l": "list", "d": "dict"}
+
+
+def _check_kinds(entry: dict[str, Any], raw: dict[str, Any]) -> None:
+    """transformers 5 refuses a value of the wrong type before anything else looks at it."""
+    for name, letters in entry.get("kinds", {}).items():
+        if name not in raw or (raw[name] is None and "n" in letters):
+            continue
+        value = raw[name]
+        if any(_is(value, x) for x in letters if x != "n"):
+            continue
+        only = [x for x in letters if x != "n"]
+        if len(letters) == 1 and only and only[0] in "ifbs":
+            detail = f"Field '{name}' expected {_WORDS[only[0]]}, got {type(value).__name__} (value: {value!r})"
+            raise Refusal(
+                STAGE,
+                f"StrictDataclassFieldValidationError: Validation error for field '{name}':\n    TypeError: {detail}",
+            )
+        kinds = " | ".join(_WORDS.get(x, "None") for x in letters)
+        raise Refusal(
+            STAGE,
+            f"StrictDataclassFieldValidationError: Validation error for field '{name}':\n    TypeError: "
+            f"Field '{name}' with value {value!r} doesn't match any type in {kinds}",
+        )
+
+
+def _is(value: Any, letter: str) -> bool:
+    if letter == "i":
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, _LETTERS[letter])

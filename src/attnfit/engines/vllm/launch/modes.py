@@ -1,0 +1,75 @@
+"""Checks of the scheduler, LoRA and the tokenizer, and the CUDA graph mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnfit.engines.vllm.launch.arch import ModelInfo
+from attnfit.engines.vllm.launch.messages import plain, value_error
+from attnfit.engines.vllm.launch.parallel import Parallel
+from attnfit.engines.vllm.launch.state import Unknown
+
+if TYPE_CHECKING:
+    from attnfit.engines.vllm.launch.engine_config import _Resolver
+
+
+def check_scheduler(
+    way: _Resolver, groups: Parallel, length: int, chunked: bool, info: ModelInfo
+) -> tuple[int | None, int | None]:
+    """max_num_seqs and max_num_batched_tokens as the OpenAI server defaults them, and the scheduler's refusals.
+
+    The defaults depend on the GPU's memory, which is not an input here: numbers the user did not give are None where
+    they do not follow from what was given.
+    """
+    seqs, tokens = way._int("max_num_seqs"), way._int("max_num_batched_tokens")
+    if tokens is not None and not chunked and tokens < length:
+        way._met(
+            value_error(
+                "SchedulerConfig",
+                f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({length}). This effectively limits "
+                "the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. Please "
+                "increase max_num_batched_tokens or decrease max_model_len.",
+                "vllm/config/scheduler.py",
+            )
+        )
+    if tokens is not None and seqs is not None and tokens < seqs:
+        way._met(
+            value_error(
+                "SchedulerConfig",
+                f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({seqs}).",
+                "vllm/config/scheduler.py",
+            )
+        )
+    return seqs, tokens
+
+
+def check_lora(way: _Resolver, info: ModelInfo) -> None:
+    """`--enable-lora` needs a model class that takes adapters. Raises Refusal."""
+    if not way.flags.get("enable_lora"):
+        return
+    if "lora" not in info and info.at:
+        raise value_error(
+            "VllmConfig",
+            f"LoRA is not supported for {info.architecture} ({way.path}). Supported models implement the "
+            "`SupportsLoRA` interface. Run this model without `enable_lora`.",
+            "vllm/config/lora.py",
+        )
+
+
+def skips_tokenizer(way: _Resolver) -> None:
+    """A reasoning parser looks its tokens up in the tokenizer, also where the user skips loading it."""
+    if way.flags.get("skip_tokenizer_init") and way.flags.get("reasoning_parser"):
+        if way.flags.get("reasoning_parser") != "qwen3":
+            raise Unknown("what this reasoning parser does without a tokenizer (--skip-tokenizer-init)")
+        raise plain("AttributeError", "'NoneType' object has no attribute 'get_vocab'", "vllm/parser/engine")
+
+
+def cudagraph_mode(way: _Resolver, pooling: bool, node: Any) -> str | None:
+    """The CUDA graph mode at the end of the stage, None where it is not derived."""
+    if way.flags.get("enforce_eager"):
+        return "NONE"
+    asked = way.flags.get("compilation_config")
+    mode = asked.get("cudagraph_mode") if isinstance(asked, dict) else None
+    if isinstance(mode, str):
+        return "PIECEWISE" if pooling and mode.upper().startswith("FULL") else mode.upper()
+    return "PIECEWISE" if pooling else "FULL_AND_PIECEWISE"

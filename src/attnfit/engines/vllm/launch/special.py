@@ -1,0 +1,129 @@
+"""What a few config classes do that no rule of the table's vocabulary says: one small named function each.
+
+Every function takes the built config and the raw keys of config.json. Sources are transformers 5.20.2's
+`models/*/configuration_*.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attnfit.engines.vllm.launch.hf import STAGE, HfConfig
+from attnfit.engines.vllm.launch.state import Refusal
+
+#: nemotron_h: the letters of hybrid_override_pattern
+_NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+
+#: the layer types transformers 5 accepts (configuration_utils.py:60)
+ALLOWED_LAYER_TYPES = (
+    "full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
+    "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
+    "hybrid_sliding", "reference_sliding_attention", "linear_attention",
+)  # fmt: skip
+
+
+def _nemotron_h(node: HfConfig, raw: dict[str, Any]) -> None:
+    """hybrid_override_pattern spells the layers; num_hidden_layers is their number, whatever config.json says."""
+    for key, target in (
+        ("hybrid_override_pattern", "layers_block_type"),
+        ("mtp_hybrid_override_pattern", "mtp_layers_block_type"),
+    ):
+        pattern = raw.get(key)
+        if isinstance(pattern, str) and raw.get(target) is None:
+            if set(pattern) <= set(_NEMOTRON_LETTERS):
+                node.set(target, [_NEMOTRON_LETTERS[c] for c in pattern])
+            else:
+                node.opaque[target] = f"{key} has letters that are not known here"
+    layers = node.attrs.get("layers_block_type")
+    if isinstance(layers, list):
+        node.set("num_hidden_layers", len(layers))
+
+
+def _deepseek_v4(node: HfConfig, raw: dict[str, Any]) -> None:
+    """compress_ratios (one per layer) becomes layer_types."""
+    ratios = raw.get("compress_ratios")
+    rates = node.attrs.get("compress_rates")
+    n = node.attrs.get("num_hidden_layers")
+    if not isinstance(ratios, list) or raw.get("layer_types") is not None or not isinstance(rates, dict):
+        return
+    by_rate = {rate: kind for kind, rate in rates.items()}
+    if isinstance(n, int) and len(ratios) >= n:
+        node.set("layer_types", [by_rate.get(r, "sliding_attention") for r in ratios[:n]])
+
+
+def _mamba_dims(node: HfConfig, raw: dict[str, Any]) -> None:
+    """granitemoehybrid, bamba: the Mamba heads must fill the expanded hidden size."""
+    heads, expand, hidden = (node.attrs.get(k) for k in ("mamba_n_heads", "mamba_expand", "hidden_size"))
+    if not all(isinstance(x, int) and not isinstance(x, bool) for x in (heads, expand, hidden)):
+        return
+    assert isinstance(heads, int) and isinstance(expand, int) and isinstance(hidden, int)
+    if heads and (expand * hidden) % heads:
+        _refuse("validate_architecture", "mamba_n_heads must divide mamba_expand * hidden_size")
+
+
+def _falcon_h1(node: HfConfig, raw: dict[str, Any]) -> None:
+    heads, expand, hidden, ssm = (
+        node.attrs.get(k) for k in ("mamba_n_heads", "mamba_expand", "hidden_size", "mamba_d_ssm")
+    )
+    if not isinstance(heads, int) or not heads:
+        return
+    inner = ssm if isinstance(ssm, int) else None
+    if inner is None and isinstance(expand, int) and isinstance(hidden, int):
+        inner = expand * hidden
+    if inner is not None and inner % heads:
+        _refuse("validate_architecture", "mamba_n_heads must divide mamba_expand * hidden_size")
+
+
+def _llama(node: HfConfig, raw: dict[str, Any]) -> None:
+    hidden, heads = node.attrs.get("hidden_size"), node.attrs.get("num_attention_heads")
+    if isinstance(hidden, int) and isinstance(heads, int) and heads and hidden % heads:
+        _refuse(
+            "validate_architecture",
+            f"The hidden size ({hidden}) is not a multiple of the number of attention heads ({heads}).",
+        )
+
+
+def _refuse(validator: str, text: str) -> None:
+    raise Refusal(
+        STAGE,
+        f"StrictDataclassClassValidationError: Class validation error for validator '{validator}':\n"
+        f"    ValueError: {text}",
+        "transformers (config class)",
+    )
+
+
+_FIXES: dict[str, Callable[[HfConfig, dict[str, Any]], None]] = {
+    "NemotronHConfig": _nemotron_h,
+    "DeepseekV4Config": _deepseek_v4,
+    "GraniteMoeHybridConfig": _mamba_dims,
+    "BambaConfig": _mamba_dims,
+    "FalconH1Config": _falcon_h1,
+    "LlamaConfig": _llama,
+}
+
+
+def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
+    """Apply the class' own function, then the checks every transformers 5 config runs when it is built."""
+    fix = _FIXES.get(node.cls)
+    if fix is not None:
+        fix(node, raw)
+    if strict and node.cls not in ("NemotronHConfig", "NeoMMEConfig"):
+        _check_layer_types(node)
+
+
+def _check_layer_types(node: HfConfig) -> None:
+    kinds = node.attrs.get(node.amap.get("layer_types", "layer_types"))
+    n = node.attrs.get("num_hidden_layers")
+    if not isinstance(kinds, list) or not isinstance(n, int) or node.cls == "DeepseekV4Config":
+        return
+    if any(k not in ALLOWED_LAYER_TYPES for k in kinds):
+        _refuse(
+            "validate_layer_type",
+            f"The `layer_types` entries must be in {ALLOWED_LAYER_TYPES} but got {kinds}",
+        )
+    if n != len(kinds):
+        _refuse(
+            "validate_layer_type",
+            f"`num_hidden_layers` ({n}) must be equal to the number of `layer_types` ({len(kinds)})",
+        )
