@@ -6,10 +6,11 @@ digest that is not listed here makes the answer unknown, naming file and line: s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from attnfit.engines.vllm.flags.convert import EngineError
+from attnfit.engines.vllm.flags.convert import EngineError, RaisedTypeError
 from attnfit.engines.vllm.launch.state import Unknown
 
 
@@ -128,10 +129,46 @@ def _list_of_str(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any
     if isinstance(value, str):
         return value.replace(" ", "").split(","), False
     if not isinstance(value, (list, dict)):
-        raise EngineError(f"TypeError: {type(value).__name__!r} object is not iterable")
+        raise RaisedTypeError
     if not all(isinstance(v, str) for v in value):
         raise SchemaError(path, "Assertion failed")
     return value, False
+
+
+def _spec_or_shorthand(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]:
+    if not isinstance(value, str):
+        return value, False
+    shorthands = _shorthands(path, classes)
+    if value in shorthands:
+        field = path.rpartition(".")[2]
+        if field not in shorthands[value]:
+            raise SchemaError(path, f"Value error, online shorthand {value!r} does not define a {field} spec")
+        return value, True
+    return {"weight": value}, False
+
+
+def _targets(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]:
+    if value is None:
+        return value, False
+    if not isinstance(value, dict):
+        raise RaisedTypeError
+    shorthands = _shorthands(path, classes)
+    for pattern, name in value.items():
+        if not isinstance(name, str) or name not in shorthands:
+            raise SchemaError(path, f"Value error, targets[{pattern}] = {name} is not a valid online shorthand name")
+        if pattern.startswith("re:"):
+            try:
+                re.compile(pattern[3:])
+            except re.error as e:
+                raise SchemaError(path, f"Value error, targets key {pattern} is not a valid regex: {e}") from None
+    return value, True
+
+
+def _shorthands(path: str, classes: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = classes.get("_ONLINE_SHORTHANDS", {}).get("names")
+    if names is None:
+        raise Unknown(f"{path}: the online shorthands are not known for this release")
+    return names  # type: ignore[no-any-return]
 
 
 # ---- after all fields: "" or why not ---------------------------------------------------------------------------
@@ -381,6 +418,8 @@ _READ: tuple[tuple[str, str, Entry], ...] = (
     ("PoolerConfig", "reject_removed_parameters", _on("5be3d252be0b", _pooler_removed)),
     ("ProfilerConfig", "_validate_profiler_config",
      _on("6036acff7100 11af564ccc30 5e9ff740a7d8 83d7fefb55d1 593acb5bb969 02b09aba923c", _profiler)),
+    ("QuantizationConfigArgs", "_coerce_spec", _on("52875aec0360", _spec_or_shorthand)),
+    ("QuantizationConfigArgs", "_validate_targets", _on("117612370200", _targets)),
     ("QuantizationConfigArgs", "_validate_targets_exclusivity", _on("bc18719ee1ea", _quantization)),
     ("StructuredOutputsConfig", "_validate_structured_output_config", _on("d37084291a88", _structured_old)),
     ("StructuredOutputsConfig", "_validate_structured_output_config", _on("4777963072b4 e025f9b5ddd1", _structured)),

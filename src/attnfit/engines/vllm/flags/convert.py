@@ -20,6 +20,13 @@ class WrongType(Exception):
         self.name = name
 
 
+class RaisedTypeError(WrongType):
+    """As WrongType, for a TypeError, which the release's own wrappers let through to argparse."""
+
+    def __init__(self, optional: bool = False) -> None:
+        super().__init__("_optional_type" if optional else "parse_dataclass")
+
+
 class EngineError(Exception):
     """Any other exception: it leaves argparse as it is. `text` is "ExceptionName: message"."""
 
@@ -109,10 +116,19 @@ def optional(inner: Callable[[str], Any]) -> Callable[[str], Any]:
     """None for "" and "None"; the release words a failure itself."""
 
     def convert(text: str) -> Any:
-        if text in ("", "None"):
-            return None
+        return None if text in ("", "None") else parsed(inner)(text)
+
+    return convert
+
+
+def parsed(inner: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The release words a failure itself."""
+
+    def convert(text: str) -> Any:
         try:
             return inner(text)
+        except RaisedTypeError:
+            raise RaisedTypeError(optional=True) from None
         except WrongType as e:
             raise BadValue(f"Value {text} cannot be converted to {SHOWN.get(e.name, f'<function {e.name}>')}.") from None
 

@@ -91,6 +91,9 @@ class _Converter:
         if "optional" in kind:
             inner = kind["optional"]
             return convert.optional(lambda t: self._convert(inner, flag, t))(text)
+        if "parsed" in kind:
+            inner = kind["parsed"]
+            return convert.parsed(lambda t: self._convert(inner, flag, t))(text)
         if "dataclass" in kind:
             return self._dataclass(kind["dataclass"], flag, text)
         return self._unknown(f"{flag.name}: values of type {kind} are not known", text)

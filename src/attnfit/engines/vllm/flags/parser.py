@@ -6,6 +6,7 @@ differ between Python versions, and the engine runs under its own.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -199,6 +200,8 @@ class Parser:
             value = self._value(flag, texts[0])
         else:
             value = [self._value(flag, t) for t in texts]
+        if flag.action == "lora":
+            value = _lora(value)
         if flag.action == "append":
             value = [*self.values.get(flag.dest, flag.default or []), value]
         self.values[flag.dest] = value
@@ -215,3 +218,26 @@ class Parser:
             raise ParserError(f"argument {flag.name}: invalid choice: {value!r} (choose from {choices})",
                               option=flag.name)
         return value
+
+
+def _lora(items: list[Any]) -> list[dict[str, Any]]:
+    """`name=path`, or a JSON object with the fields of the engine's LoRAModulePath."""
+    out = []
+    for item in items:
+        if not item:
+            continue
+        if "=" in item and "," not in item:
+            name, path = item.split("=", 1)
+            out.append({"name": name, "path": path})
+            continue
+        try:
+            module = json.loads(item)
+        except ValueError:
+            raise ParserError(f"Invalid JSON format for --lora-modules: {item}") from None
+        if not isinstance(module, dict) or not {"name", "path"} <= set(module) <= LORA_FIELDS:
+            raise ParserError(f"Invalid fields for --lora-modules: {item} - LoRAModulePath takes name, path")
+        out.append(module)
+    return out
+
+
+LORA_FIELDS = {"name", "path", "base_model_name", "is_3d_lora_weight"}

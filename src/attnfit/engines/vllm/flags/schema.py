@@ -12,6 +12,7 @@ from typing import Any
 
 from attnfit.engines.vllm.flags import checks
 from attnfit.engines.vllm.flags.checks import SchemaError
+from attnfit.engines.vllm.flags.convert import RaisedTypeError
 from attnfit.engines.vllm.launch.state import Unknown
 
 MAX_DEPTH = 200  # of the JSON reader pydantic uses
@@ -38,33 +39,28 @@ def _object(name: str, value: Any, classes: Mapping[str, Any], path: str) -> Non
         raise SchemaError(path, "Input should be an object")
     fields = cls["fields"]
     given = {}
+    # pydantic tries every field and reports all errors together; an exception that is not an error of the value
+    # (EngineError, RaisedTypeError) escapes at once, whatever was wrong before
+    wrong: SchemaError | None = None
     unknown: Unknown | None = None
-    for key, item in value.items():
-        field = fields.get(key)
-        if field is None or field.get("init") is False:
-            if cls.get("extra") == "forbid":
-                raise SchemaError(f"{path}.{key}", "Unexpected keyword argument")
-            continue
+    for key, field in fields.items():
         at = f"{path}.{key}"
+        if key not in value or field.get("init") is False:
+            if field.get("required"):
+                wrong = wrong or SchemaError(at, "Field required")
+            continue
         try:
-            done = False
-            for rule in rules:
-                if rule.kind == "field" and (key in rule.fields or "*" in rule.fields):
-                    item, done = rule.change(item, at, classes)
-                    if done:
-                        break
-            if not done:
-                _value(field["type"], item, classes, at)
-                _bounds(field.get("bounds", {}), item, at)
-            for rule in rules:
-                if rule.kind == "field_after" and key in rule.fields:
-                    rule.run(item, cls, at)
+            item = _field(key, field, value[key], rules, cls, classes, at)
+            given[key] = _coerced(field["type"], item)
+        except SchemaError as e:
+            wrong = wrong or e
         except Unknown as e:
             unknown = unknown or e
-        given[key] = _coerced(field["type"], item)
-    for key, field in fields.items():
-        if field.get("required") and key not in given:
-            raise SchemaError(f"{path}.{key}", "Field required")
+    extra = [k for k in value if k not in fields or fields[k].get("init") is False]
+    if extra and cls.get("extra") == "forbid":
+        wrong = wrong or SchemaError(f"{path}.{extra[0]}", "Unexpected keyword argument")
+    if wrong is not None:
+        raise wrong
     if unknown is not None:
         raise unknown
     seen = {k: f.get("default") for k, f in fields.items()} | given
@@ -73,9 +69,32 @@ def _object(name: str, value: Any, classes: Mapping[str, Any], path: str) -> Non
             rule.run(seen, cls, path)
 
 
+def _field(
+    key: str, field: Mapping[str, Any], item: Any, rules: list[checks.Rule], cls: Mapping[str, Any],
+    classes: Mapping[str, Any], at: str,
+) -> Any:
+    done = False
+    for rule in rules:
+        if rule.kind == "field" and (key in rule.fields or "*" in rule.fields):
+            item, done = rule.change(item, at, classes)
+            if done:
+                break
+    if not done:
+        _value(field["type"], item, classes, at)
+        _bounds(field.get("bounds", {}), item, at)
+    for rule in rules:
+        if rule.kind == "field_after" and key in rule.fields:
+            rule.run(item, cls, at)
+    return item
+
+
 def _coerced(hint: Any, value: Any) -> Any:
     """The value as the class would hold it, where a later check looks at it: "true" is True, "8" is 8."""
-    kinds = {h for h in (hint.get("union", [hint]) if isinstance(hint, dict) else [hint]) if isinstance(h, str)}
+    hints = hint.get("union", [hint]) if isinstance(hint, dict) else [hint]
+    if isinstance(value, list):
+        inner = next((h["list"] for h in hints if isinstance(h, dict) and "list" in h), None)
+        return [_coerced(inner, v) for v in value] if inner is not None else value
+    kinds = {h for h in hints if isinstance(h, str)}
     if "bool" in kinds and not isinstance(value, bool) and _is_bool(value):
         return value.lower() in TRUE if isinstance(value, str) else bool(value)
     if isinstance(value, str) and "str" not in kinds:
@@ -114,9 +133,11 @@ def _value(hint: Any, value: Any, classes: Mapping[str, Any], path: str) -> None
             _value(arg[1], item, classes, f"{path}.{key}")
     elif kind == "enum":
         _enum(arg, value, classes, path)
+    elif kind == "named":
+        _named(arg, value, classes, path)
     elif kind == "dataclass":
         _object(arg, value, classes, path)
-    elif value is None or isinstance(value, (bool, int, float)) or "Path" not in str(arg):
+    elif "pathlib.Path" not in str(arg):
         raise Unknown(f"{path}: values of type {arg} are not known for this release")
     elif not isinstance(value, str):
         raise SchemaError(path, "Input is not a valid path")
@@ -162,6 +183,16 @@ def _enum(name: str, value: Any, classes: Mapping[str, Any], path: str) -> None:
         if isinstance(member, list) and value == member:
             return
     raise SchemaError(path, f"Input should be {', '.join(map(repr, members.values()))}")
+
+
+def _named(table: str, value: Any, classes: Mapping[str, Any], path: str) -> None:
+    names = classes.get(table, {}).get("names")
+    if names is None:
+        raise Unknown(f"{path}: the names in {table} are not known for this release")
+    if value is not None and not isinstance(value, str):
+        raise RaisedTypeError
+    if value is not None and value not in names:
+        raise SchemaError(path, f"Value error, unknown quantization name {value!r}; expected one of {sorted(names)}")
 
 
 def _plain(kind: str, value: Any, path: str) -> None:

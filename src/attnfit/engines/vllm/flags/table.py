@@ -23,7 +23,7 @@ class Flag(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     negative: tuple[str, ...] = ()  # spellings that mean False
     nargs: int | str | None = None  # None: one value
     const: Any = None  # value of a bare flag with nargs "?"
-    type: Any = None  # name, {"optional": t} or {"dataclass": name}; None: unknown
+    type: Any = None  # name, {"optional": t}, {"parsed": t} or {"dataclass": name}; None: unknown
     choices: tuple[Any, ...] | None = None
     default: Any = None
     required: bool = False
