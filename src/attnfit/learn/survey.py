@@ -70,9 +70,9 @@ class Survey:
             self._field(name, (False, True))
         self._field("flash_attn_version", (None, 2, 3, 4))
         for name in release.env:
-            self._field(f"env.{name}", (False, True))
+            self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
         for name in VARIABLES:
-            self._field(f"env.{name}", (False, True))
+            self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
         self.numbers: dict[str, int] = {
             "head_size": NUMBER, "block_size": OPTIONAL, "num_heads": OPTIONAL, "num_kv_heads": NUMBER, "dcp_size": NUMBER,
             "model_head_size": NUMBER, "model_num_heads": NUMBER,
@@ -190,8 +190,7 @@ class Survey:
 
     def _units(self, name: str) -> list[tuple[units.Unit, Callable[..., Any], str]]:
         """The pieces of validate_configuration as this backend has it, compiled like all engine code."""
-        this = Run(())
-        method = paths.during(this, lambda: self.release.backend(name).validate_configuration)
+        method = self.once(lambda: self.release.backend(name).validate_configuration)
         function = method.__func__
         key = function.__code__
         if key not in self._cut:
@@ -218,7 +217,7 @@ class Survey:
     def _place(self, name: str, unit: units.Unit, file: str) -> str:
         """Where the rule stands: the method that the unit asks, as this backend defines it."""
         if unit.method:
-            cls = paths.during(Run(()), lambda: self.release.backend(name))
+            cls = self.once(lambda: self.release.backend(name))
             code = getattr(getattr(getattr(cls, unit.method, None), "__func__", None), "__code__", None)
             if code is not None and code.co_filename.startswith(stubs.SOURCE_PREFIX):
                 return f"{code.co_filename}:{code.co_firstlineno}"

@@ -90,7 +90,7 @@ class Forest:
 
     def _compile(self, written: Any) -> Node:
         if isinstance(written, list):
-            return Leaf("reasons", tuple(written)) if written else ACCEPT
+            return self._printing(Leaf("reasons", tuple(written))) if written else ACCEPT
         if "by" in written:
             capability = written["by"] == "capability"
             cases: dict[Any, Node] = {}
@@ -110,13 +110,19 @@ class Forest:
             self.tests[id(node)] = (term, op, const)
             return node
         if "refuse" in written:
-            return Leaf("reasons", tuple(written["refuse"]), where=written["at"])
+            return self._printing(Leaf("reasons", tuple(written["refuse"]), where=written["at"]))
         if "raises" in written:
             name, text = written["raises"]
-            return Leaf("raises", (text,), name, written["at"])
+            return self._printing(Leaf("raises", (text,), name, written["at"]))
         if "value" in written:
             return Leaf("value", value=written["value"])
         return Leaf("unknown", value=written["unknown"])
+
+
+    def _printing(self, leaf: Leaf) -> Leaf:
+        for name in leaf.fields:
+            self._number(name)
+        return leaf
 
 
 class Outside(Exception):
