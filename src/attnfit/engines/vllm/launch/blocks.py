@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import lcm
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,9 @@ from attnfit.engines.vllm.launch.gdn import prefill_checkpoint_alignment
 from attnfit.engines.vllm.launch.mamba_state import state_bytes
 from attnfit.engines.vllm.launch.pages import mla_token_bytes, token_bytes, turboquant_slot
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
+
+if TYPE_CHECKING:
+    from attnfit.engines.vllm.launch.layers import LayerAnswer
 
 _WHERE = "vllm/platforms/interface.py"
 _STAGE = "update_block_size"
@@ -34,6 +37,13 @@ class BlockSizes(msgspec.Struct, frozen=True):
 
 
 def block_size_after_load(
+    cfg: EngineConfig, answer: LayerAnswer, capability: Capability, env: Mapping[str, bool] | None = None
+) -> int | None:
+    """Tokens per KV cache block once the model is built; see `block_sizes`."""
+    return block_sizes(cfg, answer.kv_cache_dtype, answer.kv_layers, capability, env).block_size
+
+
+def block_sizes(
     cfg: EngineConfig,
     kv_cache_dtype: str,
     kv_layers: Sequence[KvLayer],

@@ -7,7 +7,8 @@ refuse. `check` walks the model's layers the same way; what comes first wins, a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from attnfit.core import Capability, LayerQuestion
 from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, check_v4, v4_kv_cache_dtype
@@ -18,7 +19,10 @@ from attnfit.engines.vllm.launch.moe import Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
 from attnfit.engines.vllm.launch.moe_select import select
 from attnfit.engines.vllm.launch.quant_scheme import check_expert_blocks, experts_scheme
-from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
+from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
+
+if TYPE_CHECKING:
+    from attnfit.engines.vllm.launch.layers import LayerAnswer
 
 MODEL_INIT, DRAFT_INIT = "model_init", "draft_init"
 
@@ -32,45 +36,48 @@ class Step(NamedTuple):
 
 
 def check(
-    cfg: EngineConfig,
-    layers: Sequence[LayerQuestion],
-    capability: Capability,
-    env: Mapping[str, bool] | None = None,
-    first_layer: Mapping[int, int] | None = None,
+    cfg: EngineConfig, answer: LayerAnswer, capability: Capability, env: Mapping[str, bool] | None = None
 ) -> None:
     """None if the model is built. Raises the first Refusal in the engine's order (stage selector, model_init or
     draft_init), or Unknown if a step that comes before any certain refusal cannot be decided.
 
-    `first_layer` says for each index of `layers` which decoder layer asks first (default: the first one).
+    `env` says which optional packages and services the environment has; a fact it lacks is what `pip install` brings.
     """
     facts = env or {}
     early_checks(cfg, capability)
-    target = [(i, layer) for i, layer in enumerate(layers) if layer.role == "target"]
-    draft = [layer for layer in layers if layer.role != "target"]
-    for step in sorted(_steps(cfg, target, capability, facts, first_layer or {}), key=lambda s: (s.layer, s.place)):
+    for step in sorted(_steps(cfg, answer, capability, facts), key=lambda step: (step.layer, step.place)):
         step.run()
-    for layer in draft:
-        _ask(cfg, layer, capability, DRAFT_INIT)
+    for layer in answer.layers:
+        if layer.role != "target":
+            _ask(cfg, layer, capability, DRAFT_INIT)
 
 
 def _steps(
-    cfg: EngineConfig,
-    target: Sequence[tuple[int, LayerQuestion]],
-    capability: Capability,
-    env: Mapping[str, bool],
-    first_layer: Mapping[int, int],
+    cfg: EngineConfig, answer: LayerAnswer, capability: Capability, env: Mapping[str, bool]
 ) -> Iterator[Step]:
     if cfg.architecture in IS_V4:
-        yield Step(0, 1, lambda: check_v4(cfg, capability))
-    for i, layer in target:
-        yield Step(first_layer.get(i, 0), 1, lambda layer=layer: _ask(cfg, layer, capability, MODEL_INIT))
+        yield Step(0, 1, partial(check_v4, cfg, capability))
+    for layer in answer.layers:
+        if layer.role == "target":
+            yield Step(_first_asked(layer, answer.kv_layers), 1, partial(_ask, cfg, layer, capability, MODEL_INIT))
     for index, place, run in layer_checks(cfg, capability):
         yield Step(index, place, run)
     for index, place, run in linear_steps(cfg, capability):
         yield Step(index, place, run)
     site = first_moe(cfg)
     if site is not None and site.index < _layers_here(cfg):
-        yield Step(site.index, 3, lambda: check_experts(cfg, site, capability, env, MODEL_INIT))
+        yield Step(site.index, 3, partial(check_experts, cfg, site, capability, env, MODEL_INIT))
+
+
+def _first_asked(layer: LayerQuestion, kv_layers: Sequence[KvLayer]) -> int:
+    """The decoder layer that asks this question first, as far as the cache-bearing layers tell."""
+    slides = layer.question.has_sliding_window
+    for exact in (True, False):
+        for row in kv_layers:
+            same = row.role == layer.role and (row.sliding_window is not None) == slides
+            if same and (not exact or row.backend == layer.selection.chosen) and row.mamba_type is None:
+                return row.first_layer or 0
+    return 0
 
 
 def _layers_here(cfg: EngineConfig) -> int:
@@ -125,16 +132,16 @@ def layer_kv_cache_dtype(backend: str, kv_cache_dtype: str) -> str:
     return kv_cache_dtype
 
 
-def kv_cache_dtype_after_init(cfg: EngineConfig, layers: Sequence[LayerQuestion], capability: Capability) -> str:
+def kv_cache_dtype_after_init(cfg: EngineConfig, answer: LayerAnswer) -> str:
     """The run's KV cache dtype once the model is built: sparse MLA layers rewrite it for the layers that follow.
 
     Stops at the first layer that the selector refuses.
     """
     if cfg.architecture in IS_V4:
-        return v4_kv_cache_dtype(cfg, capability)
+        return v4_kv_cache_dtype(cfg, cfg.capability)
     kv = cfg.kv_cache_dtype
     scheme = (cfg.quant_config or {}).get("kv_cache_scheme")
-    for layer in layers:
+    for layer in answer.layers:
         if layer.role != "target":
             continue
         chosen = layer.selection.chosen

@@ -18,8 +18,8 @@ def attention_class(cfg: EngineConfig, capability: Capability) -> str:
     if backend in _NOT_V4:
         raise Refusal(
             "model_init",
-            f"ValueError: {backend} is not a DeepSeek V4 attention backend. Use FLASHINFER_MLA_SPARSE_DSV4 for DeepSeek "
-            "V4 FlashInfer sparse MLA.",
+            f"ValueError: {backend} is not a DeepSeek V4 attention backend. Use FLASHINFER_MLA_SPARSE_DSV4 for "
+            "DeepSeek V4 FlashInfer sparse MLA.",
             "vllm/models/deepseek_v4/nvidia/model.py:551",
         )
     sm120 = capability.major == 12

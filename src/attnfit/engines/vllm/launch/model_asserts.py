@@ -14,6 +14,8 @@ from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 
 STAGE = "model_init"
 _VOCAB_PADDING = 64  # vocab_parallel_embedding.py: DEFAULT_VOCAB_PADDING_SIZE
+# vision towers that fall back to whole copies where their heads do not divide (models/vision.py:141)
+_REPLICATES = ("KimiK25ForConditionalGeneration", "KimiK3ForConditionalGeneration")
 _KIMI = ("KimiK3ForConditionalGeneration", "KimiLinearForCausalLM")
 
 LayerCheck = tuple[int, int, Callable[[], None]]
@@ -40,9 +42,11 @@ def _vision(cfg: EngineConfig) -> None:
     vision = cfg.config.get("vision_config")
     if not isinstance(vision, dict):
         return
-    heads = next((vision[key] for key in ("num_attention_heads", "num_heads") if isinstance(vision.get(key), int)), None)
-    if heads is not None and heads % cfg.tp:
-        raise Unknown(f"what the vision tower's class says to {heads} heads on {cfg.tp} ranks")
+    named = (vision.get(key) for key in ("num_attention_heads", "num_heads"))
+    heads = next((value for value in named if isinstance(value, int)), None)
+    if heads is None or heads % cfg.tp == 0 or cfg.architecture in _REPLICATES:
+        return
+    raise Unknown(f"what the vision tower's class says to {heads} heads on {cfg.tp} ranks")
 
 
 def _no_vision(cfg: EngineConfig) -> bool:

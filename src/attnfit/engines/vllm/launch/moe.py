@@ -180,10 +180,10 @@ class Oracle:
             return f"{says}router logits dtype torch.{logits}"
         if layer.hidden % int(head.get("shape", 1)):
             return f"{says}{layer.hidden} hidden dim is not supported"
-        batched = layer.batched or layer.moe_backend == "batched_triton" and self.name == "unquantized"
+        batched = layer.batched or (layer.moe_backend == "batched_triton" and self.name == "unquantized")
         wanted = "batched_experts" if batched else "standard"
         if head["format"] != wanted:
-            return f"{says}{wanted} activation format"
+            return f"{says}({wanted!r},) activation format"  # the enum's values are one-tuples
         if layer.batch_invariant and not head.get("batch_invariant"):
             return f"{says}batch invariance"
         if layer.lora and not head.get("lora"):
