@@ -28,8 +28,8 @@ class WitnessError(AttnfitError):
 class Witness:
     """One release in one isolated child. Use as a context manager.
 
-    `root` holds the release's `vllm/`; `env` its environment facts; `modules` name further stdlib-only attnfit modules that
-    add jobs; `wall_seconds` bounds each call, `cpu_seconds` and `memory_mb` the child's life.
+    `root` holds the release's `vllm/`; `env` its environment facts; `modules` name further stdlib-only attnfit
+    modules that add jobs; `wall_seconds` bounds each call, `cpu_seconds` and `memory_mb` the child's life.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class Witness:
     def __enter__(self) -> Witness:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def ask(
@@ -71,7 +73,9 @@ class Witness:
         variables: Mapping[str, Any] | None = None, every: bool = True,
     ) -> dict[str, Any]:
         """One question (fields of core.Question). The keys of the answer are those of `release.WitnessAnswer`."""
-        answer: dict[str, Any] = self.call("ask", question=dict(question), env=_plain(env), variables=_plain(variables), every=every)
+        answer: dict[str, Any] = self.call(
+            "ask", question=dict(question), env=_plain(env), variables=_plain(variables), every=every
+        )
         return answer
 
     def ask_many(
@@ -144,7 +148,8 @@ class Witness:
     def _dead(self) -> WitnessError:
         self.close()
         code = self._child.returncode
-        reason = {-signal.SIGXCPU: "used up its CPU time", -signal.SIGKILL: "was killed"}.get(code, f"ended (status {code})")
+        known = {-signal.SIGXCPU: "used up its CPU time", -signal.SIGKILL: "was killed (CPU time or memory)"}
+        reason = known.get(code, f"ended (status {code})")
         tail = self._errors.decode("utf-8", "replace").strip().splitlines()[-1:]
         return WitnessError(f"the witness for {self.version} {reason}{': ' + tail[0] if tail else ''}")
 

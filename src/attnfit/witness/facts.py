@@ -23,13 +23,14 @@ FACT_OF = {  # importable module -> fact
 FILE_OF = {"vllm_flash_attn/cute/interface.py": "fa4"}  # file of the release -> fact
 PROGRAMS = {"nvcc": "nvcc", "/usr/local/cuda/bin/nvcc": "nvcc", "ninja": "ninja"}
 # Packages every installation of vLLM has; their contents are stubs, their presence is no question.
-ALWAYS = frozenset(
-    """torch numpy triton transformers pydantic pydantic_core typing_extensions PIL psutil cachetools cloudpickle
-    msgspec zmq huggingface_hub safetensors tokenizers packaging yaml einops prometheus_client filelock tqdm jinja2 regex
+_ALWAYS = """
+    torch numpy triton transformers pydantic pydantic_core typing_extensions PIL psutil cachetools cloudpickle regex
+    msgspec zmq huggingface_hub safetensors tokenizers packaging yaml einops prometheus_client filelock tqdm jinja2
     requests pynvml cv2 blake3 cpuinfo openai fastapi aiohttp uvicorn starlette tiktoken lark xgrammar sympy networkx
     scipy six setuptools pybase64 cbor2 numba py torchvision torchaudio depyf compressed_tensors gguf mistral_common
-    partial_json_parser outlines_core llguidance diskcache watchfiles ray orjson httpx jsonschema""".split()
-)
+    partial_json_parser outlines_core llguidance diskcache watchfiles ray orjson httpx jsonschema
+"""
+ALWAYS = frozenset(_ALWAYS.split())
 COMPILED = re.compile(r"^(vllm/(?:[\w]+/)*_?\w+?)(?:\.abi3|\.cpython[\w-]*)?\.so$")
 
 
@@ -95,8 +96,8 @@ class Facts:
             return True
         self.note(f"env.{FACT_OF.get(module, top)}")
         if top == "vllm":
-            if any(name.startswith("vllm.") for name in self.env):
-                return False  # the wheel's compiled modules are known, and it is not one of them
+            if self.env.get("wheel"):
+                return False  # every file of the wheel is known, and it is not one of them
             stubs.leak(f"whether {module} is in the wheel is not stated")
         stubs.leak(f"environment fact {top!r} is not stated")
 
@@ -109,9 +110,12 @@ class Facts:
 
 OPTIONAL = {  # fact -> distribution that brings it
     "flashinfer": "flashinfer-python", "flashinfer_cubin": "flashinfer-cubin", "tokenspeed_mla": "tokenspeed-mla",
-    "deep_gemm": "deep-gemm", "cutlass": "nvidia-cutlass-dsl", "quack": "quack-kernels", "b12x": "b12x", "aiter": "aiter",
-    "hpc": "hpc-ops", "fastsafetensors": "fastsafetensors",
+    "deep_gemm": "deep-gemm", "cutlass": "nvidia-cutlass-dsl", "quack": "quack-kernels", "b12x": "b12x",
+    "aiter": "aiter", "hpc": "hpc-ops", "fastsafetensors": "fastsafetensors",
 }
+
+
+OTHER_MACHINE = re.compile(r"platform_machine == \"(?:s390x|ppc64le|aarch64|arm64|riscv64)\"\s*$")
 
 
 def requirements(metadata: str) -> set[str]:
@@ -123,7 +127,7 @@ def requirements(metadata: str) -> set[str]:
         if not line.startswith("Requires-Dist:"):
             continue
         requirement, _, marker = line.partition(":")[2].partition(";")
-        if "extra ==" in marker or re.search(r"platform_machine == \"(?:s390x|ppc64le|aarch64|arm64|riscv64)\"\s*$", marker):
+        if "extra ==" in marker or OTHER_MACHINE.search(marker):
             continue
         match = re.match(r"\s*([A-Za-z0-9._-]+)", requirement)
         if match:
@@ -131,10 +135,11 @@ def requirements(metadata: str) -> set[str]:
     return names
 
 
-def default_env(version: str, metadata_text: str, file_names: Iterable[str]) -> dict[str, bool]:
-    """What `pip install vllm==VERSION` brings on a CUDA machine with internet access, no CUDA toolkit.
+def default_env(version: str, metadata_text: str, file_names: Iterable[str], whole: bool = True) -> dict[str, bool]:
+    """What `pip install vllm==VERSION` brings on a CUDA machine with internet access and a CUDA toolkit.
 
-    `metadata_text` is the wheel's METADATA, `file_names` every file in the wheel (compiled kernels included).
+    `metadata_text` is the wheel's METADATA, `file_names` every file in the wheel (compiled kernels included);
+    `whole` False says that the list is not complete (a checkout): what is not on it is then unknown, not absent.
     """
     names = set(file_names)
     wanted = requirements(metadata_text)
@@ -145,9 +150,30 @@ def default_env(version: str, metadata_text: str, file_names: Iterable[str]) -> 
             module = match[1].replace("/", ".")
             env[FACT_OF.get(module, module)] = True
     for fact in ("fa2", "fa3", "flashmla"):
-        env.setdefault(fact, False)
-    env["fa4"] = any(name.endswith("vllm_flash_attn/cute/interface.py") for name in names)
+        if whole:
+            env.setdefault(fact, False)
+    if whole or any(name.startswith("vllm/vllm_flash_attn/cute/") for name in names):
+        env["fa4"] = "vllm/vllm_flash_attn/cute/interface.py" in names
     env["deep_gemm"] |= any(name.startswith("vllm/third_party/deep_gemm/") for name in names)
-    env.update(artifactory=True, nvcc=True, ninja="ninja" in wanted or True)
-    env.update(b12x_device=True, flashmla_mega=env["flashmla"], flashinfer_sparse_mla=True, flashinfer_sm90_nope_mla=True)
+    pinned = re.search(r"^Requires-Dist: *flashinfer-python *==? *(\S+)", metadata_text, re.MULTILINE)
+    env.update(flashinfer_facts(pinned[1] if pinned else ""))
+    env["b12x"] |= "b12x" in wanted
+    # Not in the wheel: the machine. Stated, so that a user can state them otherwise.
+    env.update(artifactory=True, nvcc=True, ninja=True, b12x_device=False, wheel=whole)
+    if "flashmla" in env:
+        env["flashmla_mega"] = env["flashmla"]
     return env
+
+
+# First flashinfer-python pinned by a release whose wheel holds it (wheels 0.5.3 to 0.7.2.post1 read, November 2026).
+IN_FLASHINFER = {
+    "flashinfer_sparse_mla": (0, 6, 12),  # decode.py: trtllm_batch_decode_sparse_mla_dsv4
+    "flashinfer_sm90_nope_mla": (0, 6, 18),  # mla: BatchMLAPagedAttentionWrapper.run(ckv_scale_arr=...)
+    "b12x": (0, 7, 2),  # the b12x package is embedded; 0.7.0.post1 has none
+}
+
+
+def flashinfer_facts(version: str) -> dict[str, bool]:
+    """What a flashinfer-python of this version holds. Nothing is stated for an unknown version."""
+    found = tuple(int(part) for part in re.findall(r"\d+", version.partition("post")[0])[:3])
+    return {fact: found >= since for fact, since in IN_FLASHINFER.items()} if found else {"b12x": False}

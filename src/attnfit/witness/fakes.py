@@ -20,11 +20,12 @@ from . import stubs
 from .facts import Facts
 from .stubs import Stub
 
-REAL = frozenset(
-    """__future__ abc ast base64 bisect builtins collections collections.abc contextlib contextvars copy
-    datetime decimal enum fractions hashlib heapq inspect itertools json keyword math numbers operator pprint queue random re
-    string struct textwrap threading time traceback types typing uuid warnings weakref dataclasses""".split()
-)  # pure: the same everywhere
+_REAL = """
+    __future__ abc ast base64 bisect builtins collections collections.abc contextlib contextvars copy
+    datetime decimal enum fractions hashlib heapq inspect itertools json keyword math numbers operator pprint queue
+    random re string struct textwrap threading time traceback types typing uuid warnings weakref dataclasses
+"""
+REAL = frozenset(_REAL.split())  # pure: the same everywhere
 
 
 class StubModule(types.ModuleType):
@@ -91,11 +92,13 @@ DTYPES = {
     name: Dtype(name, size, "float" in name)
     for name, size in {
         "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
-        "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1, "int8": 1, "uint8": 1, "int16": 2,
-        "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
+        "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1, "int8": 1, "uint8": 1,
+        "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
     }.items()
 }
-ALIASES = {"half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64", "short": "int16"}
+ALIASES = {
+    "half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64", "short": "int16"
+}
 
 
 def torch_module(facts: Facts) -> StubModule:
@@ -137,7 +140,7 @@ def functools_module() -> types.ModuleType:
 def os_module(facts: Facts) -> types.ModuleType:
     """os with the question's environment variables and no file system but the engine's own files."""
     path = StubModule("os.path")
-    for name in ("join", "dirname", "basename", "normpath", "split", "splitext", "isabs", "sep", "expanduser", "commonpath"):
+    for name in ("join", "dirname", "basename", "normpath", "split", "splitext", "isabs", "sep", "expanduser"):
         setattr(path, name, getattr(posixpath, name))
     path.abspath = path.realpath = posixpath.normpath  # type: ignore[attr-defined]
     for name in ("exists", "isfile", "isdir"):
@@ -258,7 +261,9 @@ def flashinfer_modules(facts: Facts) -> list[types.ModuleType]:
     ]
 
 
-def outside(facts: Facts, import_module: Callable[..., Any], home: Callable[[str], Any]) -> Mapping[str, types.ModuleType]:
+def outside(
+    facts: Facts, import_module: Callable[..., Any], home: Callable[[str], Any]
+) -> Mapping[str, types.ModuleType]:
     """Module name -> replacement, for everything that is not engine source."""
     shutil = StubModule("shutil", which=facts.which)
     system = StubModule(
@@ -273,7 +278,7 @@ def outside(facts: Facts, import_module: Callable[..., Any], home: Callable[[str
     ]
     modules += flashinfer_modules(facts)
     modules.append(types.ModuleType("attnfit_facts"))
-    vars(modules[-1])["fact"] = facts.fact
+    vars(modules[-1]).update(fact=facts.fact, capability=lambda: facts.capability)
     logger = StubModule("vllm.logger", init_logger=lambda *args, **kwargs: Logger())
     table = {module.__name__: module for module in [*modules, logger]}
     table["os.path"] = table["os"].path

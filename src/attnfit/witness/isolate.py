@@ -15,10 +15,11 @@ from . import stubs
 NO_NEW_PRIVS = 38  # prctl(2)
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 # Audit events (sys.audit) of what engine predicates never need. Reading files stays allowed: sources are files.
-FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "pty.", "ctypes.",
-             "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown",
-             "os.kill", "os.putenv", "shutil.", "urllib.", "http.", "ftplib.", "smtplib.", "tempfile.", "mmap.", "signal.",
-             "winreg.", "webbrowser.", "os.truncate", "os.setxattr", "os.utime", "code.__new__", "os.startfile")
+FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "pty.",
+             "ctypes.", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod",
+             "os.chown", "os.kill", "os.putenv", "shutil.", "urllib.", "http.", "ftplib.", "smtplib.", "tempfile.",
+             "mmap.", "signal.", "winreg.", "webbrowser.", "os.truncate", "os.setxattr", "os.utime", "code.__new__",
+             "os.startfile")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 

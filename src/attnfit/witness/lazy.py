@@ -7,7 +7,6 @@ Standard library only.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -117,8 +116,7 @@ class LazyModule(types.ModuleType):
                 names, touched = bound(tree), mutated(tree)
                 if isinstance(tree, (ast.Import, ast.ImportFrom)):
                     imported.update(names)
-                    name = tree.names[0].name if isinstance(tree, ast.Import) else "" if tree.level else tree.module or ""
-                    self.__needs.add(name.partition(".")[0])
+                    self.__needs.add(_package(tree))
                     if isinstance(tree, ast.ImportFrom) and any(alias.name == "*" for alias in tree.names):
                         self.__stars.append("." * tree.level + (tree.module or ""))
                 if names or touched:
@@ -230,6 +228,13 @@ def _one_import_each(tree: ast.stmt) -> list[ast.stmt]:
     return [tree]
 
 
+def _package(tree: ast.Import | ast.ImportFrom) -> str:
+    """The top-level package an import statement needs; '' for a relative one."""
+    if isinstance(tree, ast.Import):
+        return tree.names[0].name.partition(".")[0]
+    return "" if tree.level else (tree.module or "").partition(".")[0]
+
+
 def parse(chunk: Chunk) -> list[ast.stmt]:
     """The chunk's statements, with the line numbers they have in the file."""
     return ast.parse("\n" * (chunk.line - 1) + chunk.text).body
@@ -237,6 +242,9 @@ def parse(chunk: Chunk) -> list[ast.stmt]:
 
 def _level(star: str) -> int:
     return len(star) - len(star.lstrip("."))
+
+
+NESTED = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # scopes of their own
 
 
 def bound(tree: ast.AST) -> set[str]:
@@ -260,9 +268,7 @@ def bound(tree: ast.AST) -> set[str]:
             todo.extend(node.targets if isinstance(node, ast.Assign) else [node.target])
             if isinstance(node.value, ast.NamedExpr):
                 todo.append(node.value)
-        elif isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            continue
-        elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.NamedExpr):
+        elif isinstance(node, NESTED) or (isinstance(node, ast.Expr) and not isinstance(node.value, ast.NamedExpr)):
             continue
         else:
             todo.extend(ast.iter_child_nodes(node))
@@ -286,7 +292,8 @@ def mutated(tree: ast.AST) -> set[str]:
             elif isinstance(call.func, ast.Name) and call.func.id == "setattr" and call.args:
                 names.add(_root(call.args[0]))
         elif isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
-            todo.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler)))
+            children = ast.iter_child_nodes(node)
+            todo.extend(child for child in children if isinstance(child, (ast.stmt, ast.ExceptHandler)))
         elif isinstance(node, ast.ExceptHandler):
             todo.extend(node.body)
     names.discard("")

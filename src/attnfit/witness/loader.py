@@ -6,14 +6,13 @@ import ast
 import importlib
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import fakes, guard, stubs
+from . import fakes, guard
 from .facts import FACT_OF, OPTIONAL, Facts
 from .lazy import MISSING, LazyModule, Situation
-
 
 KNOWN = Path(__file__).with_name("known")  # our own account of what engines ask other packages
 
@@ -133,13 +132,14 @@ class Loader:
 
     def _submodule(self, package: str, leaf: str) -> Any:
         name = f"{package}.{leaf}"
-        if self._file(name) is None and not (self.root / Path(*name.split("."))).is_dir():
-            if FACT_OF.get(name, name) not in self.facts.env or not self.facts.present(name):
-                return MISSING
-        return self._module(name)
+        fact = FACT_OF.get(name, name)
+        if self._file(name) is not None or (self.root / Path(*name.split("."))).is_dir():
+            return self._module(name)
+        return self._module(name) if fact in self.facts.env and self.facts.present(name) else MISSING
 
     def _import(
-        self, name: str, globals: Mapping[str, Any] | None = None, locals: Any = None, fromlist: Any = (), level: int = 0
+        self, name: str, globals: Mapping[str, Any] | None = None, locals: Any = None, fromlist: Any = (),
+        level: int = 0,
     ) -> Any:
         if level:
             name = self._absolute(name, str((globals or {}).get("__package__", "")), level)
@@ -160,10 +160,9 @@ def load(
 ) -> Loader:
     """The release whose `vllm/` lies in `root` (a source tree or an unpacked wheel).
 
-    `transform(statement, file name)` may rewrite each top-level statement before it is compiled; names it introduces are
-    given in `helpers` and visible to all engine code.
+    `transform(statement, file name)` may rewrite each top-level statement before it is compiled; names it introduces
+    are given in `helpers` and visible to all engine code.
     """
     return Loader(Path(root), transform, helpers)
 
 
-Helpers = Mapping[str, Callable[..., Any]]

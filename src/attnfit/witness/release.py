@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import fakes, guard, stubs
-from .lazy import LazyModule
+from .answer import WitnessAnswer
 from .loader import Loader, load
+from .setting import View, capability, literal_defaults, vllm_config
 
 NOT_CUDA = ("ROCM", "XPU", "CPU", "AMX", "TORCH_SDPA", "CUSTOM", "NO_ATT", "IPEX", "HPU")
 REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
 SELECTORS = ("vllm.v1.attention.selector", "vllm.attention.selector")
-
-
-@dataclass
-class WitnessAnswer:
-    """The release's answer to one question; lists and dicts keep the engine's own order."""
-
-    chosen: str | None = None
-    valid: list[str] = field(default_factory=list)
-    refused: dict[str, list[str]] = field(default_factory=dict)  # candidates of the priority list only
-    every: dict[str, list[str]] = field(default_factory=dict)  # every CUDA backend of the release
-    error: str | None = None  # what the engine raises, exception name first
-    unknown: str = ""  # a value that is not in the source files decided something: no answer
-    unknown_backends: dict[str, str] = field(default_factory=dict)
-    read: list[str] = field(default_factory=list)  # circumstances that were looked at, e.g. "env.fa3"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-class View:
-    """A config object with the fields a question states, and the source's own defaults for the rest."""
-
-    def __init__(self, name: str, fields: Mapping[str, Any], defaults: Mapping[str, Any], facts: Any) -> None:
-        space = vars(self)
-        space["_name"], space["_fields"], space["_defaults"], space["_facts"] = name, fields, defaults, facts
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        self._facts.note(f"config.{self._name}.{name}")
-        if name in self._fields:
-            return self._fields[name]
-        if name in self._defaults:
-            return self._defaults[name]
-        stubs.leak(f"{self._name}.{name} is not part of a question")
 
 
 class Release:
@@ -68,6 +31,7 @@ class Release:
         self.facts = self.loader.facts
         self.facts.env = env
         self._config: Any = None
+        self._spied: Any = None
         self._fix_modules()
         self.enum: Any = self._first(REGISTRIES, "AttentionBackendEnum")
         self.selector_config: Any = self._first(SELECTORS, "AttentionSelectorConfig", None)
@@ -151,22 +115,8 @@ class Release:
         raise ImportError(f"this release has no {name}; supported are 0.12.0 and newer")
 
     def _source_defaults(self, module: str, name: str) -> dict[str, Any]:
-        """Literal defaults of a config class, read off its source."""
-        if not self.loader.has_source(module):
-            return {}
-        values: dict[str, Any] = {}
-        for tree in self.loader.source(module).statements(name):
-            for node in getattr(tree, "body", ()):
-                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-                    value = node.value
-                    if isinstance(value, ast.Call) and getattr(value.func, "id", "") == "Field":
-                        value = next((k.value for k in value.keywords if k.arg == "default"),
-                                     value.args[0] if value.args else value)
-                    try:
-                        values[node.target.id] = ast.literal_eval(value)
-                    except ValueError:
-                        continue
-        return values
+        found = self.loader.has_source(module)
+        return literal_defaults(self.loader.source(module).statements(name)) if found else {}
 
     # -- backends -----------------------------------------------------------------------------------------------
 
@@ -199,7 +149,8 @@ class Release:
     ) -> Iterator[Release]:
         """Install a question's circumstances: capability, current config, environment facts, VLLM_* values.
 
-        All values may be tracked objects. `question["hf"]` may be a mapping, any object with attributes, or None (no model config).
+        All values may be tracked objects. `question["hf"]` may be a mapping, any object with attributes, or None (no
+        model config).
         """
         facts = self.facts
         self._install(question, self.env if env is None else env, variables or {})
@@ -215,7 +166,7 @@ class Release:
 
     def _install(self, question: Mapping[str, Any], env: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
         facts, changed = self.facts, self.facts.situation.changed
-        facts._capability = _capability(question["capability"])
+        facts._capability = capability(question["capability"])
         changed("capability")
         if env is not facts.env:
             for name in {*facts.env, *env}:
@@ -231,39 +182,8 @@ class Release:
         for facet in [name for name in facts.situation.versions if name.startswith("config.")]:
             changed(facet)
 
-    def _vllm_config(self, q: Mapping[str, Any]) -> View:
-        facts = self.facts
-        hf = q.get("hf")
-        model = None
-        if hf is not None:
-            text = types.SimpleNamespace(**hf) if isinstance(hf, Mapping) else hf
-            heads = _first_given(q.get("model_num_heads"), q.get("num_heads") or 16)
-            kv_heads = q.get("num_kv_heads") or 8
-            head_size = _first_given(q.get("model_head_size"), q["head_size"])
-            model = View("model_config", {
-                "hf_text_config": text, "hf_config": text, "dtype": self.dtype(q["dtype"]),
-                "get_head_size": lambda: head_size,
-                "get_num_attention_heads": lambda parallel_config=None: heads,
-                "get_num_kv_heads": lambda parallel_config=None: kv_heads,
-                "is_diffusion": q.get("is_diffusion", False), "rswa_window": q.get("rswa_window"),
-                "is_mm_prefix_lm": _first_given(q.get("is_mm_prefix_lm"), bool(q.get("use_mm_prefix"))),
-                "use_mla": q.get("use_mla", False), "is_hybrid": q.get("is_hybrid", False),
-                "max_model_len": q.get("max_model_len", 8192),
-            }, {}, facts)
-        attention = {"backend": None, "flash_attn_version": q.get("flash_attn_version"),
-                     "use_non_causal": q.get("use_non_causal", False)}
-        parallel = {"decode_context_parallel_size": q.get("dcp_size", 1)}
-        cache = {
-            "cache_dtype": _first_given(q.get("run_kv_cache_dtype"), q.get("kv_cache_dtype") or "auto"),
-            "block_size": q.get("block_size"), "user_specified_block_size": q.get("block_size") is not None,
-        }
-        return View("vllm_config", {
-            "model_config": model, "speculative_config": None, "kv_transfer_config": None, "quant_config": None,
-            "lora_config": None,
-            "attention_config": View("attention_config", attention, self._defaults["attention_config"], facts),
-            "parallel_config": View("parallel_config", parallel, self._defaults["parallel_config"], facts),
-            "cache_config": View("cache_config", cache, {}, facts),
-        }, {}, facts)
+    def _vllm_config(self, question: Mapping[str, Any]) -> View:
+        return vllm_config(question, self._defaults, self.dtype(question["dtype"]), self.facts)
 
     def dtype(self, name: Any) -> Any:
         """"float16" -> the torch.float16 engine code sees."""
@@ -295,9 +215,9 @@ class Release:
 
     def validate(self, name: str, question: Mapping[str, Any]) -> list[str]:
         """One backend's reasons to refuse, inside `context(question)`; as the engine's, exceptions included."""
-        capability = self.platform.get_device_capability()
+        device = self.platform.get_device_capability()
         fields = self.selector_fields(question)
-        return list(self.backend(name).validate_configuration(device_capability=capability, **fields))
+        return list(self.backend(name).validate_configuration(device_capability=device, **fields))
 
     def select(self, question: Mapping[str, Any]) -> tuple[str | None, str | None]:
         """(chosen backend, error) as `get_attn_backend_cls` decides, inside `context(question)`."""
@@ -314,7 +234,7 @@ class Release:
                 path = choose(member, **fields)
         except Exception as error:
             return None, f"{type(error).__name__}: {error}"
-        names = {}
+        names: dict[str, str] = {}
         for item in self.enum:
             try:
                 names.setdefault(item.get_path(), item.name)
@@ -350,13 +270,13 @@ class Release:
 
     def _valid(self, question: Mapping[str, Any]) -> None:
         fields = self.selector_fields(question)
-        capability = self.platform.get_device_capability()
+        device = self.platform.get_device_capability()
         takes = inspect.signature(self._spy).parameters
         if "attn_selector_config" in takes:
             extra = {"num_heads": question.get("num_heads")} if "num_heads" in takes else {}
             fields = {"attn_selector_config": self.selector_config(**fields), **extra}
         try:
-            self.platform.get_valid_backends(device_capability=capability, **fields)
+            self.platform.get_valid_backends(device_capability=device, **fields)
         except Exception:
             return
 
@@ -384,14 +304,6 @@ class Release:
                 answer.every[name] = [f"RAISES {type(error).__name__}: {error}"]
 
 
-def _capability(value: Any) -> Any:
-    return tuple(int(part) for part in value.split(".")) if isinstance(value, str) else tuple(value)
-
-
-def _first_given(value: Any, default: Any) -> Any:
-    return default if value is None else value
-
-
 def _backend_name(item: Any) -> str:
     return str((item.backend if hasattr(item, "backend") else item[0]).name)
 
@@ -400,4 +312,4 @@ def _reasons(item: Any) -> list[str]:
     return list(item[1]) if isinstance(item, tuple) else list(item)
 
 
-__all__ = ["LazyModule", "Release", "View", "WitnessAnswer"]
+__all__ = ["Release", "WitnessAnswer"]

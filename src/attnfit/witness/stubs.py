@@ -118,7 +118,8 @@ for _name, _verb in {
     "eq": "compared", "ne": "compared", "lt": "compared", "le": "compared", "gt": "compared", "ge": "compared",
 }.items():
     setattr(Stub, f"__{_name}__", _refuse(_verb))
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
+_ARITHMETIC = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
+for _name in _ARITHMETIC.split():
     setattr(Stub, f"__{_name}__", _symbolic("calculated with"))
     setattr(Stub, f"__r{_name}__", _symbolic("calculated with"))
 for _name in ("neg", "pos", "invert", "abs"):
