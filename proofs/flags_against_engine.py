@@ -181,9 +181,9 @@ class Lists:
         return ["--config", str(path)]
 
 
-def ours(table: Table, argv: list[str]) -> tuple[bool | None, str, dict[str, Any]]:
+def ours(table: Table, argv: list[str], form: str) -> tuple[bool | None, str, dict[str, Any]]:
     try:
-        parsed = parse_flags(table, argv, form="module")
+        parsed = parse_flags(table, argv, form=form)
     except Refusal as e:
         return False, e.detail, {"message": e.message}
     except Unknown as e:
@@ -216,7 +216,7 @@ def differences(real: dict[str, Any], mine: dict[str, Any], table: Table) -> lis
     defaults = {f.dest: f.default for f in table.flags}
     for dest in sorted(set(real) | set(mine)):
         a, b = real.get(dest, defaults.get(dest)), plain(mine.get(dest, defaults.get(dest)))
-        if isinstance(a, dict) and "object" in a or isinstance(b, dict) and "object" in b or dest == "lora_modules":
+        if isinstance(a, dict) and "object" in a or isinstance(b, dict) and "object" in b or dest in ("lora_modules", "subparser", "model"):
             continue  # a config object: judged by verdict
         if isinstance(a, list) and isinstance(b, list):
             a, b = a, b
@@ -231,19 +231,22 @@ def main() -> int:
     ap.add_argument("--python", required=True, help="python of the environment with that vLLM")
     ap.add_argument("-n", type=int, default=3000)
     ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--form", choices=("module", "serve"), default="module")
     ap.add_argument("--show", type=int, default=20)
     opts = ap.parse_args()
     table = load_table(opts.release)
     with tempfile.TemporaryDirectory() as folder:
         lists = Lists(table, opts.seed, Path(folder))
         cases = [lists.one() for _ in range(opts.n)]
-        done = subprocess.run([opts.python, str(REAL), "parse"], input="\n".join(map(json.dumps, cases)) + "\n",
+        if opts.form == "serve":  # the model first, as people write it, or not
+            cases = [(["./model"] if i % 3 else []) + argv for i, argv in enumerate(cases)]
+        done = subprocess.run([opts.python, str(REAL), "serve" if opts.form == "serve" else "parse"], input="\n".join(map(json.dumps, cases)) + "\n",
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         answers = [json.loads(line) for line in done.stdout.splitlines()]
         count: collections.Counter[str] = collections.Counter()
         shown = 0
         for argv, answer in zip(cases, answers, strict=True):
-            ok, words, values = ours(table, argv)
+            ok, words, values = ours(table, argv, opts.form)
             fault = ""
             if ok is None:
                 count["unknown (engine accepts)" if answer["ok"] else "unknown (engine refuses)"] += 1
@@ -263,7 +266,7 @@ def main() -> int:
             if fault and shown < opts.show:
                 shown += 1
                 print(json.dumps(argv, ensure_ascii=False)[:400], "\n   ", fault[:600])
-    print(f"{opts.release}: {len(cases)} lists, seed {opts.seed}: " + ", ".join(f"{k} {v}" for k, v in sorted(count.items())))
+    print(f"{opts.release} ({opts.form}): {len(cases)} lists, seed {opts.seed}: " + ", ".join(f"{k} {v}" for k, v in sorted(count.items())))
     return int(any(k.isupper() or "WRONG" in k or "OTHER" in k for k in count))
 
 

@@ -3,7 +3,7 @@
     V/bin/python proofs/real_parser.py describe > parser.json
     V/bin/python proofs/real_parser.py parse < lists.jsonl > answers.jsonl
 
-`parse` reads one JSON list of arguments a line and writes {"ok": bool, "error": text, "values": {dest: value}}.
+`parse` (`serve` for the whole `vllm serve` command line) reads one JSON list of arguments a line and writes {"ok": bool, "error": text, "values": {dest: value}}.
 Set LD_LIBRARY_PATH to a directory with a stub libcuda where the machine has none.
 """
 
@@ -57,6 +57,16 @@ def make_parser():
     raise SystemExit("no make_arg_parser found")
 
 
+def serve_parser():
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser(prog="vllm")
+    parser.add_argument("-v", "--version", action="version", version="0")
+    ServeSubcommand().subparser_init(parser.add_subparsers(required=False, dest="subparser"))
+    return parser
+
+
 def show(value):
     if isinstance(value, enum.Enum):
         return value.name
@@ -82,11 +92,14 @@ def main():
         def error(self, message):
             raise Refused(message)
         type(parser).error = error
-        base = {k: show(v) for k, v in vars(parser.parse_args([])).items()}
+        head = []
+        if sys.argv[1] == "serve":
+            parser, head = serve_parser(), ["serve"]
+        base = {k: show(v) for k, v in vars(parser.parse_args(head)).items()}
         for line in sys.stdin:
             argv = json.loads(line)
             try:
-                got = {k: show(v) for k, v in vars(parser.parse_args(argv)).items()}
+                got = {k: show(v) for k, v in vars(parser.parse_args(head + argv)).items()}
                 row = {"ok": True, "values": {k: v for k, v in got.items() if v != base.get(k) or k not in base}}
             except Refused as e:
                 row = {"ok": False, "error": str(e)}

@@ -246,6 +246,8 @@ def _compilation(v: Mapping[str, Any]) -> str:
     if v.get("inductor_passes"):
         if any(not isinstance(p, str) for p in v["inductor_passes"].values()):
             return "a pass should be callable or a qualified name"
+        if any("." not in p for p in v["inductor_passes"].values()):
+            return "Empty module name"
         raise Unknown("CompilationConfig.inductor_passes: importing a pass is not tried here")
     if sum(op in ("all", "none") for op in ops) > 1:
         return "custom_ops can contain only one base mode: 'all' or 'none'"

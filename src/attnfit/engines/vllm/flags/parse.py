@@ -36,7 +36,10 @@ def parse_flags(
     parser = Parser(table, converter)
     try:
         ready = prepare.prepare(["serve", *words] if form == "serve" else words, parser.options, table.syntax)
-        values = parser.parse(ready[1:] if form == "serve" else ready)
+        if form == "serve":
+            ready = ready[1:]
+            _top_level(ready)
+        values = parser.parse(ready)
     except EngineError as e:
         raise refusal(e.text, e.text) from None
     except ParserError as e:
@@ -50,6 +53,14 @@ def parse_flags(
         values["model"] = values["model_tag"]
     defaults = {f.dest: f.default for f in table.flags if f.default != "==SUPPRESS=="}
     return ParsedFlags(values=values, defaults=defaults, env=dict(env or {}))
+
+
+def _top_level(args: list[str]) -> None:
+    """`vllm` itself reads the list first; the one thing it can refuse there is an option without a name."""
+    before = args[: args.index("--")] if "--" in args else args
+    for arg in before:
+        if arg.startswith("--="):
+            raise ParserError(f"ambiguous option: {arg} could match --help, --version", option=arg)
 
 
 def refusal(message: str, detail: str) -> Refusal:
