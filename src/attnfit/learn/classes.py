@@ -166,9 +166,10 @@ class _Module:
                 self._read(node.body)  # a package that imports its classes lazily
             elif isinstance(node, ast.Try):
                 self._read(node.body)
-            elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                if isinstance(node.value, ast.Name):
-                    self.aliases[node.targets[0].id] = node.value.id
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        self.aliases[target.id] = node.value.id
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         target = node.module or ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import json
 import logging
@@ -69,7 +70,7 @@ class Probe:
                 self.inputs[f.name] = _norm(default)
                 self.kinds[f.name] = _kinds(f.type)
         else:
-            for name, p in inspect.signature(cls.__init__).parameters.items():
+            for name, p in inspect.signature(cls).parameters.items():
                 if name in ("self", *_SKIP) or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
                     continue
                 self.inputs[name] = _norm(p.default) if p.default is not p.empty else None
@@ -84,7 +85,7 @@ class Probe:
 
 def _is_wrapped(cls: type) -> bool:
     """transformers 5 wraps a dataclass' own __init__; a class with a hand-written one is not wrapped."""
-    return hasattr(cls.__init__, "__wrapped__")
+    return hasattr(vars(cls).get("__init__"), "__wrapped__")
 
 
 def _kinds(annotation: Any) -> str:
@@ -339,7 +340,10 @@ def _candidates(name: str, needs: list[str], samples: list[tuple[dict[str, Any],
 
 
 def _list_candidates(n: str, needs: list[str], samples: list[tuple[dict[str, Any], Any]]) -> list[Rule]:
-    words = sorted({json.dumps(x) for _, got in samples if isinstance(got, list) for x in got})
+    items = [x for _, got in samples if isinstance(got, list) for x in got]
+    if not all(_plain(x) for x in items):
+        return []
+    words = sorted({json.dumps(x) for x in items})
     kinds = [json.loads(w) for w in words]
     if len(kinds) == 1:
         return [{"op": "repeat", "n": n, "v": kinds[0]}]
@@ -405,8 +409,7 @@ def main(argv: list[str]) -> int:
     """`transformers OUT` or `vllm OUT`; writes the table with its provenance."""
     logging.disable(logging.CRITICAL)
     what, out = argv
-    import transformers
-
+    transformers = importlib.import_module("transformers")
     if what == "auto":  # only what the auto classes know, into a table that exists
         with open(out) as f:
             data = json.load(f) | _auto_tables()
@@ -438,12 +441,11 @@ def _lines(data: dict[str, Any]) -> str:
 
 
 def _transformers_classes() -> dict[str, type]:
-    from transformers import CONFIG_MAPPING
-
+    mapping = importlib.import_module("transformers").CONFIG_MAPPING
     out: dict[str, type] = {}
-    for mt in CONFIG_MAPPING:
+    for mt in mapping:
         try:
-            out[mt] = CONFIG_MAPPING[mt]
+            out[mt] = mapping[mt]
         except Exception:
             continue
     return out
@@ -451,34 +453,30 @@ def _transformers_classes() -> dict[str, type]:
 
 def _auto_tables() -> dict[str, Any]:
     """model_type -> base model class name, used where config.json names no architecture."""
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-    import transformers.models.auto.modeling_auto as auto
-    from transformers import GenerationConfig
-
+    auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    generation_class = importlib.import_module("transformers").GenerationConfig
     names: set[str] = set()
     for key, mapping in vars(auto).items():
         if key.endswith("_MAPPING_NAMES") and hasattr(mapping, "values"):
             for value in mapping.values():
                 names.update([value] if isinstance(value, str) else value)
     try:
-        generation = sorted(GenerationConfig._get_default_generation_params())
+        generation = sorted(generation_class._get_default_generation_params())
     except AttributeError:
         generation = []
     return {
-        "base_models": {k: v for k, v in MODEL_MAPPING_NAMES.items() if isinstance(v, str)},
+        "base_models": {k: v for k, v in auto.MODEL_MAPPING_NAMES.items() if isinstance(v, str)},
         "generation_keys": generation,
         "model_classes": sorted(names),
     }
 
 
 def _vllm_classes() -> dict[str, type]:
-    from vllm.transformers_utils.config import _CONFIG_REGISTRY
-
+    registry = importlib.import_module("vllm.transformers_utils.config")._CONFIG_REGISTRY
     out: dict[str, type] = {}
-    for mt in _CONFIG_REGISTRY:
+    for mt in registry:
         try:
-            out[mt] = _CONFIG_REGISTRY[mt]
+            out[mt] = registry[mt]
         except Exception:
             continue
     return out

@@ -30,6 +30,27 @@ FLAGS = {
     "supports_replayssm": "replayssm",
 }
 
+#: rules that not every release has -> where their words stand in a release that has them
+CHECKS = {
+    "kv_checkpoint": ("vllm/utils/torch_utils.py", "def resolve_kv_cache_dtype_string"),
+    "kv_mismatch": ("vllm/config/vllm.py", "def _reject_mismatched_float_kv_cache"),
+    "gqa_dcp": ("vllm/config/model.py", "Decode context parallelism for GQA/MQA requires"),
+    "dcp_divides": ("vllm/config/parallel.py", "must be divisible by dcp_size"),
+    "pcp_dcp": ("vllm/config/parallel.py", "valid DCP sizes are"),
+    "nixl_dcp": ("vllm/config/vllm.py", "NIXL transfer parallel size"),
+    "nvfp4_mla": ("vllm/config/vllm.py", "nvfp4 KV cache is not supported with MLA"),
+    "mamba_align": ("vllm/model_executor/models/config.py", 'mamba_cache_mode = "align"'),
+    "mamba_chunked": ("vllm/model_executor/models/config.py", "Chunked prefill is required for Mamba prefix caching"),
+    "mamba_block": ("vllm/config/vllm.py", "--mamba-block-size can only be set with"),
+    "lora": ("vllm/config/lora.py", "LoRA is not supported for"),
+    "online_fp8": ("vllm/config/quantization.py", "_ONLINE_SHORTHANDS"),
+    "non_causal_mla": ("vllm/config/model.py", 'getattr(self.hf_text_config, "is_causal", True)'),
+}
+
+
+def _says(file: Path, words: str) -> bool:
+    return file.exists() and words in file.read_text(encoding="utf-8")
+
 
 def release_table(tree: Path, release: str) -> dict[str, Any]:
     """All tables of one release, with where each was read."""
@@ -53,7 +74,13 @@ def release_table(tree: Path, release: str) -> dict[str, Any]:
         "plugins": dict(tables.get("_OOT_SUPPORTED_MODELS", {})),
         "config_classes": _config_registry(_parse(tree / "vllm/transformers_utils/config.py")),
         "mla_model_types": _strings_near(_parse(tree / arch_source), "is_deepseek_mla", "deepseek_v3"),
-        "mm_prefix_model_types": _strings_near(_parse(tree / arch_source), "is_mm_prefix_lm", "gemma3"),
+        "mm_prefix_model_types": max(
+            (
+                _strings_near(_parse(tree / f), "is_mm_prefix_lm", "gemma3")
+                for f in (arch_source, "vllm/config/model.py")
+            ),
+            key=len,
+        ),
         "float16_refused": sorted(
             _dicts(_parse(tree / "vllm/config/model.py")).get("_FLOAT16_NOT_SUPPORTED_MODELS", {})
         ),
@@ -63,6 +90,7 @@ def release_table(tree: Path, release: str) -> dict[str, Any]:
             _parse(tree / "vllm/model_executor/layers/quantization/__init__.py"), "QuantizationMethods"
         ),
         "quant_classes": _quant_classes(tree, classes),
+        "checks": [name for name, (file, words) in CHECKS.items() if _says(tree / file, words)],
         "transformers": _pin(tree),
     }
     if arch_source == convertor:
@@ -147,7 +175,7 @@ def _config_registry(module: ast.Module) -> dict[str, str]:
     if isinstance(value, ast.Call):
         for kw in value.keywords:
             if kw.arg is not None and isinstance(kw.value, ast.Constant):
-                out[kw.arg] = kw.value.value
+                out[kw.arg] = str(kw.value.value)
             elif kw.arg is None and isinstance(kw.value, ast.Dict):
                 out.update(ast.literal_eval(kw.value))
     return out
@@ -167,7 +195,7 @@ def _names(module: ast.Module, name: str) -> dict[str, str]:
     if not isinstance(value, ast.Dict):
         return {}
     return {
-        k.value: v.id
+        str(k.value): v.id
         for k, v in zip(value.keys, value.values, strict=True)
         if isinstance(k, ast.Constant) and isinstance(v, ast.Name)
     }
@@ -221,12 +249,12 @@ def _edits(cls: ast.ClassDef) -> list[dict[str, Any]]:
             if _sets_cache_dtype(stmt):
                 assert isinstance(stmt, ast.Assign)
                 assert isinstance(stmt.value, ast.Constant)
-                edits.append(_edit(test, stmt.value.value, family, needs))
+                edits.append(_edit(test, str(stmt.value.value), family, needs))
     for fn in cls.body:  # an assignment at the end of a function that returned early otherwise
         if isinstance(fn, ast.FunctionDef):
             for stmt in fn.body:
                 if _sets_cache_dtype(stmt) and isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Constant):
-                    edits.append(_edit("cache_config.cache_dtype == 'auto'", stmt.value.value, family, needs))
+                    edits.append(_edit("cache_config.cache_dtype == 'auto'", str(stmt.value.value), family, needs))
     return edits
 
 
@@ -244,7 +272,7 @@ def _edit(test: str, to: str, family: bool, needs: str | None) -> dict[str, Any]
         if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith("cache_dtype"):
             right = node.comparators[0]
             if isinstance(right, ast.Constant):
-                before = right.value
+                before = str(right.value)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("cache_dtype.startswith"):
             before = f"{ast.literal_eval(node.args[0])}*"
     out: dict[str, Any] = {"from": before, "to": to}
@@ -269,7 +297,7 @@ def _quant_classes(tree: Path, classes: ClassTree) -> dict[str, Any]:
         imports = _inner_imports(module, package)
         for key, value in zip(node.value.keys, node.value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
-                out[key.value] = _quant_class(classes, imports, value.id)
+                out[str(key.value)] = _quant_class(classes, imports, value.id)
     return out
 
 

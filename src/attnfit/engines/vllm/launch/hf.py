@@ -142,7 +142,7 @@ def build(tables: ClassTables, cls: str, model_type: str, given: dict[str, Any],
     dtype = raw.get("dtype", raw.get("torch_dtype"))
     if dtype is not None:
         node.attrs["dtype"] = dtype
-    if tables.strict and depth == 0 or entry.get("kinds"):
+    if entry.get("kinds"):
         _check_kinds(entry, raw)
     _sub_configs(tables, node, entry, raw, depth)
     _apply_rules(node, entry, mapped)
@@ -174,6 +174,7 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
         if cls is None and isinstance(model_type, str):  # a type that vLLM lends another type's class
             cls = tables.class_of(model_type)
             model_type = next((t for t, c in tables.types.items() if c == cls), model_type)
+            given = {**given, "model_type": model_type}
         if cls is None or cls not in tables.classes:
             node.opaque[key] = f"its class (model_type {model_type!r}) is not in the tables"
             continue
@@ -240,7 +241,7 @@ def _rope(node: HfConfig, entry: dict[str, Any], raw: dict[str, Any]) -> None:
     parts = [v for v in rope.values() if isinstance(v, dict)]
     for part in parts or [rope]:
         kind = part.get("rope_type", part.get("type", "default"))
-        part["rope_type"] = {"su": "longrope", "mrope": "default"}.get(kind, kind)
+        part["rope_type"] = {"su": "longrope", "mrope": "default"}.get(str(kind), kind)
     if not parts and "rope_theta" not in rope and raw.get("rope_theta") is not None:
         rope["rope_theta"] = raw["rope_theta"]
     node.attrs["rope_parameters"] = rope

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnfit.engines.vllm.launch.arch import ModelInfo
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.parallel import Parallel
 from attnfit.engines.vllm.launch.state import Unknown
-
-if TYPE_CHECKING:
-    from attnfit.engines.vllm.launch.engine_config import _Resolver
+from attnfit.engines.vllm.launch.way import Way
 
 
 def check_scheduler(
-    way: _Resolver, groups: Parallel, length: int, chunked: bool, info: ModelInfo
+    way: Way, groups: Parallel, length: int, chunked: bool, info: ModelInfo
 ) -> tuple[int | None, int | None]:
     """max_num_seqs and max_num_batched_tokens as the OpenAI server defaults them, and the scheduler's refusals.
 
     The defaults depend on the GPU's memory, which is not an input here: numbers the user did not give are None where
     they do not follow from what was given.
     """
-    seqs, tokens = way._int("max_num_seqs"), way._int("max_num_batched_tokens")
+    seqs, tokens = way.whole("max_num_seqs"), way.whole("max_num_batched_tokens")
     if tokens is not None and not chunked and tokens < length:
-        way._met(
+        way.met(
             value_error(
                 "SchedulerConfig",
                 f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({length}). This effectively limits "
@@ -33,7 +31,7 @@ def check_scheduler(
             )
         )
     if tokens is not None and seqs is not None and tokens < seqs:
-        way._met(
+        way.met(
             value_error(
                 "SchedulerConfig",
                 f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({seqs}).",
@@ -43,7 +41,7 @@ def check_scheduler(
     return seqs, tokens
 
 
-def check_lora(way: _Resolver, info: ModelInfo) -> None:
+def check_lora(way: Way, info: ModelInfo) -> None:
     """`--enable-lora` needs a model class that takes adapters. Raises Refusal."""
     if not way.flags.get("enable_lora"):
         return
@@ -56,7 +54,7 @@ def check_lora(way: _Resolver, info: ModelInfo) -> None:
         )
 
 
-def skips_tokenizer(way: _Resolver) -> None:
+def skips_tokenizer(way: Way) -> None:
     """A reasoning parser looks its tokens up in the tokenizer, also where the user skips loading it."""
     if way.flags.get("skip_tokenizer_init") and way.flags.get("reasoning_parser"):
         if way.flags.get("reasoning_parser") != "qwen3":
@@ -64,7 +62,7 @@ def skips_tokenizer(way: _Resolver) -> None:
         raise plain("AttributeError", "'NoneType' object has no attribute 'get_vocab'", "vllm/parser/engine")
 
 
-def cudagraph_mode(way: _Resolver, pooling: bool, node: Any) -> str | None:
+def cudagraph_mode(way: Way, pooling: bool, node: Any) -> str | None:
     """The CUDA graph mode at the end of the stage, None where it is not derived."""
     if way.flags.get("enforce_eager"):
         return "NONE"

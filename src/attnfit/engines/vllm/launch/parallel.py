@@ -51,9 +51,9 @@ def resolve_parallel(flags: ParsedFlags, is_moe: bool, gpus: int | None) -> Para
         nnodes=_count(flags, "nnodes"),
     )
     _launch_options(flags, p, is_moe)
-    for name, value in (("pipeline_parallel_size", p.pp), ("tensor_parallel_size", p.tp)):
-        if value < 1:
-            raise Unknown(f"{name} is {value}")
+    for name in ("tp", "pp", "dp", "dcp", "pcp", "nnodes"):
+        if getattr(p, name) < 1:
+            raise Unknown(f"{name} size is {getattr(p, name)}, not positive")
     if flags.get("enable_eplb"):
         _eplb(p)
     backend = flags.get("distributed_executor_backend")
@@ -118,7 +118,9 @@ def _eplb(p: Parallel) -> None:
         )
 
 
-def verify_model(p: Parallel, sizes: Sizes, info: ModelInfo, use_mla: bool, config: str = "VllmConfig") -> None:
+def verify_model(
+    p: Parallel, sizes: Sizes, info: ModelInfo, use_mla: bool, config: str = "VllmConfig", gqa: bool = True
+) -> None:
     """`verify_with_parallel_config`: heads, experts, pipeline, DCP. Raises Refusal."""
     heads = sizes.total_num_attention_heads
     if heads % p.tp:
@@ -133,14 +135,14 @@ def verify_model(p: Parallel, sizes: Sizes, info: ModelInfo, use_mla: bool, conf
             "Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
             _MODEL,
         )
-    if p.pp > 1 and "pp" not in info:
+    if p.pp > 1 and "pp" not in info and info.at:
         raise plain(
             "NotImplementedError",
             "Pipeline parallelism is not supported for this model. Supported models implement the `SupportsPP` "
             "interface.",
             _MODEL,
         )
-    if p.dcp > 1 and not use_mla:
+    if p.dcp > 1 and not use_mla and gqa:
         _gqa_dcp(p, sizes, config)
 
 

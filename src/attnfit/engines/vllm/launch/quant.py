@@ -76,9 +76,8 @@ def rewrite_for_architecture(hook: str, model_type: str, quant: dict[str, Any] |
         quant["quant_method"] = "deepseek_v4_fp8"
     elif hook == "GptOssForCausalLMConfig" and method == "mxfp4":
         quant["quant_method"] = "gpt_oss_mxfp4"
-    elif hook == "KimiK3ForConditionalGenerationConfig" and method == "compressed-tensors":
-        if quant.get("format") == "mxfp4-pack-quantized":
-            quant["quant_method"] = "mxfp4"
+    elif hook == "KimiK3ForConditionalGenerationConfig" and quant.get("format") == "mxfp4-pack-quantized":
+        quant["quant_method"] = "mxfp4" if method == "compressed-tensors" else method
 
 
 def resolve_method(

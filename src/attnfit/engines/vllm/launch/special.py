@@ -55,9 +55,8 @@ def _deepseek_v4(node: HfConfig, raw: dict[str, Any]) -> None:
 def _mamba_dims(node: HfConfig, raw: dict[str, Any]) -> None:
     """granitemoehybrid, bamba: the Mamba heads must fill the expanded hidden size."""
     heads, expand, hidden = (node.attrs.get(k) for k in ("mamba_n_heads", "mamba_expand", "hidden_size"))
-    if not all(isinstance(x, int) and not isinstance(x, bool) for x in (heads, expand, hidden)):
+    if not (isinstance(heads, int) and isinstance(expand, int) and isinstance(hidden, int)):
         return
-    assert isinstance(heads, int) and isinstance(expand, int) and isinstance(hidden, int)
     if heads and (expand * hidden) % heads:
         _refuse("validate_architecture", "mamba_n_heads must divide mamba_expand * hidden_size")
 
