@@ -6,7 +6,7 @@ Sources (0.33.0): vllm/models/deepseek_v4/nvidia/model.py:537, attention.py:92, 
 from __future__ import annotations
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch.state import EngineConfig, Refusal
+from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 
 IS_V4 = ("DeepseekV4ForCausalLM",)
 _NOT_V4 = ("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
@@ -32,6 +32,15 @@ def attention_class(cfg: EngineConfig, capability: Capability) -> str:
 
 def check_v4(cfg: EngineConfig, capability: Capability) -> None:
     """Raise Refusal if the attention layers cannot be built."""
+    if str(cfg.flags.get("moe_backend") or "").lower().replace("-", "_") == "deep_gemm_mega_moe":
+        if not cfg.expert_parallel:
+            raise Refusal(
+                "model_init",
+                "NotImplementedError: DeepSeek V4 MegaMoE currently requires expert parallel. Enable it with "
+                "--enable-expert-parallel, or pick a different moe backend.",
+                "vllm/models/deepseek_v4/nvidia/model.py:830",
+            )
+        raise Unknown("whether the DeepGEMM MegaMoE takes this launch")
     v4_kv_cache_dtype(cfg, capability, strict=True)
 
 

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from attnfit.engines.vllm.launch import kernel_facts
+from attnfit.engines.vllm.launch.model_asserts import check_kda_dtype
 from attnfit.engines.vllm.launch.pages import DTYPE_BYTES
 from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
 
@@ -22,6 +23,8 @@ def state_bytes(cfg: EngineConfig) -> int:
     if cfg.flags.get("use_replayssm"):
         raise Unknown("the size of the recurrent state with --use-replayssm")
     source = cfg.text if rule["scope"] == "text" else cfg.config
+    if rule["kind"] == "kda" and "ssm_dtype" not in rule:
+        check_kda_dtype(cfg, "update_block_size")
     dims = _Dims(source.get(rule["section"], {}) if "section" in rule else source)
     shapes = _SHAPES[rule["kind"]](dims, rule, cfg.tp, num_speculative_tokens(cfg))
     dtypes = _dtypes(cfg, rule)

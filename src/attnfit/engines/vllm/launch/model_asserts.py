@@ -7,6 +7,7 @@ models/kimi_k3/nvidia/mla.py, and the attention class of each model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch import kernel_facts
@@ -16,6 +17,12 @@ STAGE = "model_init"
 _VOCAB_PADDING = 64  # vocab_parallel_embedding.py: DEFAULT_VOCAB_PADDING_SIZE
 # vision towers that fall back to whole copies where their heads do not divide (models/vision.py:141)
 _REPLICATES = ("KimiK25ForConditionalGeneration", "KimiK3ForConditionalGeneration")
+# towers that split their attention heads over the ranks, and build attention before anything else that is split
+_SPLITS = (
+    "Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "Gemma3ForConditionalGeneration",
+    "Llama4ForConditionalGeneration", "Mistral3ForConditionalGeneration",
+)  # fmt: skip
 _KIMI = ("KimiK3ForConditionalGeneration", "KimiLinearForCausalLM")
 
 LayerCheck = tuple[int, int, Callable[[], None]]
@@ -42,11 +49,22 @@ def _vision(cfg: EngineConfig) -> None:
     vision = cfg.config.get("vision_config")
     if not isinstance(vision, dict):
         return
-    named = (vision.get(key) for key in ("num_attention_heads", "num_heads"))
-    heads = next((value for value in named if isinstance(value, int)), None)
-    if heads is None or heads % cfg.tp == 0 or cfg.architecture in _REPLICATES:
+    heads = _named(vision, "num_attention_heads", "num_heads", "vt_num_attention_heads")
+    inner = _named(vision, "intermediate_size", "vt_intermediate_size")
+    if heads is not None and heads % cfg.tp:
+        if cfg.architecture in _REPLICATES:
+            return
+        if cfg.architecture in _SPLITS:
+            raise not_divisible(heads, cfg.tp, "vllm/distributed/utils.py:53")
+    elif inner is None or inner % cfg.tp == 0:
         return
-    raise Unknown(f"what the vision tower's class says to {heads} heads on {cfg.tp} ranks")
+    elif cfg.architecture in _REPLICATES:
+        raise not_divisible(inner, cfg.tp, "vllm/distributed/utils.py:53")
+    raise Unknown(f"what the vision tower's class says to {heads} heads and {inner} inner units on {cfg.tp} ranks")
+
+
+def _named(node: dict[str, Any], *keys: str) -> int | None:
+    return next((node[key] for key in keys if isinstance(node.get(key), int)), None)
 
 
 def _no_vision(cfg: EngineConfig) -> bool:
@@ -65,6 +83,17 @@ def layer_checks(cfg: EngineConfig, capability: Capability) -> Iterator[LayerChe
         yield first_attention, 0, lambda: _kv_heads(cfg)
     if cfg.is_hybrid:
         yield first_state, 0, lambda: _state_layers(cfg)
+
+
+def check_kda_dtype(cfg: EngineConfig, stage: str) -> None:
+    """KDA's recurrent state is float32 or bfloat16 (mamba/mamba_utils.py:116)."""
+    if cfg.mamba_ssm_cache_dtype not in ("auto", "float32", "bfloat16"):
+        raise Refusal(
+            stage,
+            "ValueError: KDA recurrent state supports only auto, float32, and bfloat16; got "
+            f"{cfg.mamba_ssm_cache_dtype}",
+            "vllm/model_executor/layers/mamba/mamba_utils.py:132",
+        )
 
 
 def _first_kinds(cfg: EngineConfig) -> tuple[int, int]:
@@ -123,6 +152,8 @@ def _state_layers(cfg: EngineConfig) -> None:
                 f"{where}:320",
             )
         return
+    if rule["kind"] == "kda" and rule.get("in_init"):
+        check_kda_dtype(cfg, STAGE)
     for key in ("v_heads", "k_heads", "heads"):
         count = source.get(rule.get(key, ""))
         if isinstance(count, int) and count % cfg.tp:

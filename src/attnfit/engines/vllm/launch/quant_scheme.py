@@ -27,7 +27,9 @@ def experts_scheme(cfg: EngineConfig, site: MoeSite, oracle_of: Any, stage: str)
     layer = site.layer
     if method is None or experts_excluded(cfg, site):
         return UNQUANTISED, layer
-    if method == "fp8" and quant.get("quant_method") in (None, "fp8", "fbgemm_fp8") and quant:
+    if method in _ONLINE and not quant:
+        return _ONLINE[method], layer
+    if method == "fp8":
         return _fp8(quant, layer, oracle_of, stage)
     if method == "deepseek_v4_fp8":
         if str(cfg.config.get("expert_dtype", "fp4")) != "fp4":
@@ -46,6 +48,16 @@ def experts_scheme(cfg: EngineConfig, site: MoeSite, oracle_of: Any, stage: str)
     raise Unknown(f"how {method} runs the experts")
 
 
+# `--quantization` on an unquantised checkpoint (vllm/config/quantization.py:195); "fp8" is fp8_per_tensor
+_ONLINE: dict[str, Scheme] = {
+    "fp8": Scheme("fp8", "kFp8StaticTensorSym", "kFp8DynamicTensorSym"),
+    "fp8_per_tensor": Scheme("fp8", "kFp8StaticTensorSym", "kFp8DynamicTensorSym"),
+    "fp8_per_block": Scheme("fp8", "kFp8Static128BlockSym", "kFp8Dynamic128Sym"),
+    "mxfp8": Scheme("mxfp8", "kMxfp8Static", "kMxfp8Dynamic"),
+    "mxfp4": Scheme("mxfp4", "kMxfp4Static", "kMxfp4Dynamic"),
+    "experts_int8": Scheme("int8", "kInt8StaticChannelSym", "kInt8DynamicTokenSym"),
+    "int8_per_channel_weight_only": Scheme("int8", "kInt8StaticChannelSym", "kInt8DynamicTokenSym"),
+}
 _FIXED: dict[str, Scheme] = {
     "modelopt": Scheme("fp8", "kFp8StaticTensorSym", "kFp8StaticTensorSym"),
     "modelopt_fp4": Scheme("nvfp4", "kNvfp4Static", "kNvfp4Dynamic"),
