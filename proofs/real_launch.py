@@ -25,7 +25,8 @@ SCRATCH = tempfile.gettempdir()
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.update(
     HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="CRITICAL",
-    TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", HF_HOME=f"{SCRATCH}/real-launch-hf",
+    TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", HUMMING_DISABLE_PARALLEL_BUILD="1",
+    HF_HOME=f"{SCRATCH}/real-launch-hf",
     VLLM_CACHE_ROOT=f"{SCRATCH}/real-launch-vllm", FLASHINFER_WORKSPACE_BASE=SCRATCH,
 )  # fmt: skip
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
