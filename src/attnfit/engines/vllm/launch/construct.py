@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attnfit.core import Capability, LayerQuestion
 from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, check_v4, v4_kv_cache_dtype
+from attnfit.engines.vllm.launch.draft_init import check_draft_experts
 from attnfit.engines.vllm.launch.impl_checks import UNQUANTISED, check_impl
 from attnfit.engines.vllm.launch.linear import linear_steps
 from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
@@ -50,6 +51,7 @@ def check(
     for layer in answer.layers:
         if layer.role != "target":
             _ask(cfg, layer, capability, DRAFT_INIT)
+    check_draft_experts(cfg, capability, facts)
 
 
 def _steps(
