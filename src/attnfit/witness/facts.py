@@ -44,10 +44,14 @@ class Facts:
         self._capability: Any = None
         self.env: Mapping[str, Any] = {}
         self.variables: Mapping[str, Any] = {}
-        self.read: set[str] = set()  # what the current question has looked at, e.g. "env.flashinfer"
+
+    @property
+    def read(self) -> set[str]:
+        """What the current question has looked at, e.g. "env.flashinfer"."""
+        return self.situation.reads
 
     def note(self, facet: str) -> None:
-        self.read.add(facet)
+        """Engine code looks at this facet of the situation."""
         self.situation.read(facet)
 
     @property

@@ -29,9 +29,11 @@ class Situation:
     def __init__(self) -> None:
         self.stack: list[set[str]] = []
         self.versions: dict[str, int] = {}
+        self.reads: set[str] = set()  # since the question was put
 
     def read(self, facet: str) -> None:
         """Called by everything that hands a circumstance to engine code."""
+        self.reads.add(facet)
         if self.stack:
             self.stack[-1].add(facet)
 
@@ -200,7 +202,7 @@ class LazyModule(types.ModuleType):
                 statement.code = compile(tree, self.__relative, "exec", FLAGS, True)
             exec(statement.code, space)
         except (stubs.StubLeak, ImportError) as error:
-            statement.error = error
+            statement.error = error  # a real ImportError means to the engine what it means to us
         except Exception as error:
             where = f"{self.__relative}:{statement.line}"
             text = f"{', '.join(statement.names)} could not be loaded: {type(error).__name__}: {error} ({where})"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import fakes, guard
+from . import fakes, guard, stubs
 from .facts import FACT_OF, OPTIONAL, Facts
 from .lazy import MISSING, LazyModule, Situation
 
@@ -125,10 +125,14 @@ class Loader:
         return module
 
     def _lazy(self, name: str, file: Path, root: Path) -> LazyModule:
-        return LazyModule(
-            name, file, file.relative_to(root).as_posix(), self.situation, self._builtins, self.transform,
-            lambda leaf: self._submodule(name, leaf), self.overrides.get(name, {}),
-        )
+        relative = file.relative_to(root).as_posix()
+        try:
+            return LazyModule(
+                name, file, relative, self.situation, self._builtins, self.transform,
+                lambda leaf: self._submodule(name, leaf), self.overrides.get(name, {}),
+            )
+        except (SyntaxError, ValueError, OSError) as error:  # newer syntax than this Python's, or no text at all
+            stubs.leak(f"{relative} cannot be read: {type(error).__name__}: {error}")
 
     def _submodule(self, package: str, leaf: str) -> Any:
         name = f"{package}.{leaf}"

@@ -154,7 +154,7 @@ class Release:
         """
         facts = self.facts
         self._install(question, self.env if env is None else env, variables or {})
-        facts.read = set()
+        facts.situation.reads = set()
         del stubs.STATE.leaks[:]
         self._spied = None
         try:
