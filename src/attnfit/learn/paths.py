@@ -162,5 +162,6 @@ def during(this: Run, call: Callable[[], Any]) -> Any:
 
 
 NUMBER = _NUMBERS
+POSITIVE = sum(1 << i for i, value in enumerate(CANDIDATES) if type(value) is int and value > 0)
 OPTIONAL = _NUMBERS | IS_NONE
 ANYTHING = _NUMBERS | IS_NONE | 1

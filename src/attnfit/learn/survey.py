@@ -16,7 +16,8 @@ from typing import Any
 
 from attnfit.learn import paths, summary, units
 from attnfit.learn.explore import explore
-from attnfit.learn.paths import NUMBER, OPTIONAL, Field, Run
+from attnfit.learn.paths import ANYTHING, NUMBER, OPTIONAL, POSITIVE, Field, Run
+from attnfit.learn.prune import Pruner
 from attnfit.learn.tracked import HELPERS, Attributes, Choice, Number
 from attnfit.learn.trees import Forest, Leaf
 from attnfit.witness import stubs
@@ -74,7 +75,7 @@ class Survey:
         for name in VARIABLES:
             self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
         self.numbers: dict[str, int] = {
-            "head_size": NUMBER, "block_size": OPTIONAL, "num_heads": OPTIONAL, "num_kv_heads": NUMBER, "dcp_size": NUMBER,
+            "head_size": NUMBER, "block_size": OPTIONAL, "num_heads": OPTIONAL, "num_kv_heads": POSITIVE, "dcp_size": NUMBER,
             "model_head_size": NUMBER, "model_num_heads": NUMBER,
         }  # fmt: skip
         self.question = self._question()
@@ -184,9 +185,18 @@ class Survey:
                     return []  # the load tree says so
                 return function(cls, device_capability=self.release.platform.get_device_capability(), **self.question)
 
-            tree = self.explore(call)
+            tree = self.prune(self.explore(call))
             found.append((unit.code, tree, self._place(name, unit, file)))
         return found
+
+    def prune(self, tree: int) -> int:
+        """The tree without the branches that no question can take."""
+        def start(name: str) -> int:
+            return self.numbers.get(name, ANYTHING if name.startswith("hf.") else NUMBER)
+
+        sizes = {name: len(field.labels) for name, field in self.fields.items()}
+        values = {name: self.fields[name].values for name in self.helpers}
+        return Pruner(self.forest, self.helpers, values, sizes, start).prune(tree)
 
     def _units(self, name: str) -> list[tuple[units.Unit, Callable[..., Any], str]]:
         """The pieces of validate_configuration as this backend has it, compiled like all engine code."""

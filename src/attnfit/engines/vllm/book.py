@@ -60,11 +60,11 @@ class Book:
         names = (*rules.ASKED, "capability", "model_config")
         self.numbers: dict[str, int] = {name: i for i, name in enumerate(names)}
         self.forest = Forest(self.written.trees, lambda field: self.numbers.setdefault(field, len(self.numbers)))
-        self._helpers = [
+        self.helpers = [
             (self.numbers.setdefault(name, len(self.numbers)), self.forest.node(tree))
             for name, tree in self.written.helpers.items()
         ]
-        self._priority = self.forest.node(self.written.priority)
+        self.priority = self.forest.node(self.written.priority)
         self.verdicts = Verdicts(self)
         self.names = list(self.numbers)
         self._hf = [(i, n[3:]) for i, n in enumerate(self.names) if n.startswith("hf.")]
@@ -78,14 +78,14 @@ class Book:
         """What the engine does with this question. `env` overrides facts of `environment`; it may also state
         VLLM_BATCH_INVARIANT (default: not set)."""
         facts = self.environment if env is None else {**self.environment, **env}
-        values = self._values(q, facts)
+        values = self.values_of(q, facts)
         direct = found = self.verdicts.of(values)
         dropped = [name for name in self.written.drops if getattr(q, name) is not None]
         if dropped:
-            values = self._values(msgspec.structs.replace(q, **dict.fromkeys(dropped)), facts)
+            values = self.values_of(msgspec.structs.replace(q, **dict.fromkeys(dropped)), facts)
             found = self.verdicts.of(values)
         try:
-            priority = walk(self._priority, values)
+            priority = walk(self.priority, values)
             unknown = "" if priority.kind == "reasons" else str(priority.value)
         except (Outside, rules.NoNumber) as why:
             unknown = self.outside(why) if isinstance(why, Outside) else str(why)
@@ -135,7 +135,7 @@ class Book:
         more = {"backend": verdict.backend, "reasons": [reason.text for reason in verdict.reasons]}
         return None, rules.fill(messages["explicit"], q, more), ""
 
-    def _values(self, q: Question, facts: Mapping[str, bool]) -> Values:
+    def values_of(self, q: Question, facts: Mapping[str, bool]) -> Values:
         """The question as field values, in the order of `names`."""
         hf = q.hf
         values: Values = [*_ASKED(q), tuple(q.capability), hf is not None]
@@ -149,7 +149,7 @@ class Book:
             if value.__class__ not in rules.NUMBERS and value is not ABSENT:
                 value = rules.NotNumber(name, value)
             values[i] = value
-        for i, tree in self._helpers:
+        for i, tree in self.helpers:
             try:
                 leaf = walk(tree, values)
                 values[i] = leaf.value if leaf.kind == "value" else ABSENT

@@ -28,11 +28,18 @@ def row(q: Question, selection: Selection) -> dict[str, Any]:
     """The answer as in truth/vllm-*.jsonl: with an explicit backend, `valid` and `refused` are the backends' answers to
     the question as given; otherwise those that the engine's own choice saw."""
     seen = selection.direct if q.backend is not None else selection.verdicts
+    candidates = [v for v in seen if v.candidate]
+    if any(_raises(v) for v in candidates):
+        candidates = []  # the engine ends there, before it has listed anything
     out: dict[str, Any] = {
         "chosen": selection.chosen,
-        "valid": [v.backend for v in seen if v.candidate and v.status is Status.ACCEPTS],
-        "refused": {v.backend: _texts(v) for v in seen if v.candidate and v.status is Status.REFUSES},
-        "every_backend": {v.backend: _texts(v) for v in selection.direct if v.status is not Status.UNKNOWN and not _raises(v)},
+        "valid": [v.backend for v in candidates if v.status is Status.ACCEPTS],
+        "refused": {v.backend: _texts(v) for v in candidates if v.status is Status.REFUSES},
+        "every_backend": {
+            v.backend: [f"LOAD {v.reasons[0].observed}"] if _code(v) == "unavailable" else _texts(v)
+            for v in selection.direct
+            if v.status is not Status.UNKNOWN and not _raises(v)
+        },
     }
     if selection.error is not None:
         out["engine_message"] = selection.error
@@ -44,8 +51,12 @@ def row(q: Question, selection: Selection) -> dict[str, Any]:
     return out
 
 
+def _code(verdict: Verdict) -> str:
+    return verdict.reasons[0].code if verdict.reasons else ""
+
+
 def _raises(verdict: Verdict) -> bool:
-    return bool(verdict.reasons) and verdict.reasons[0].code == "raises"
+    return _code(verdict) == "raises"
 
 
 def _texts(verdict: Verdict) -> list[str]:

@@ -54,14 +54,14 @@ class Verdicts:
                 group = groups.setdefault((order[unit], fields), _Group(fields))
                 group.prints |= any(name.startswith("hf.") for name in printed)
                 group.members.append((b, code, node, where))
-        self._groups = [groups[key] for key in sorted(groups, key=lambda key: (key[0], key[1]))]
+        self.groups = [groups[key] for key in sorted(groups)]
         self._accepts = [Verdict(name, Status.ACCEPTS) for name in self.names]
 
     def of(self, values: Values) -> list[Verdict]:
         """One verdict per backend, in the engine's own order of backends."""
         found: list[list[Reason]] = [[] for _ in self.names]
         ended: dict[int, Verdict] = {}
-        for group in self._groups:
+        for group in self.groups:
             key = group.key(values)
             try:
                 shares = group.memo.get(key)
