@@ -9,7 +9,8 @@ from typing import Any
 
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch.hf import HfConfig
-from attnfit.engines.vllm.launch.messages import value_error
+from attnfit.engines.vllm.launch.messages import plain, value_error
+from attnfit.engines.vllm.launch.read import read_list
 from attnfit.engines.vllm.launch.state import Unknown
 
 _MODELOPT = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
@@ -90,8 +91,6 @@ def boundary_layers(text: HfConfig, node: HfConfig, is_hybrid: bool) -> list[str
     """The layers TurboQuant leaves alone, as strings. Raises NotImplementedError's text as Refusal."""
     if is_hybrid:
         if not _full_attention(text, node):
-            from attnfit.engines.vllm.launch.messages import plain
-
             raise plain(
                 "NotImplementedError",
                 "TurboQuant KV cache requires identifiable full-attention layers, but none were found in the hybrid "
@@ -107,11 +106,11 @@ def boundary_layers(text: HfConfig, node: HfConfig, is_hybrid: bool) -> list[str
 
 
 def _full_attention(text: HfConfig, node: HfConfig) -> list[int]:
-    kinds = text.get("layer_types")
+    kinds = read_list(text, "layer_types")
     if kinds is not None:
         return [i for i, t in enumerate(kinds) if t in ("full_attention", "attention")]
-    kinds = text.get("layers_block_type")
+    kinds = read_list(text, "layers_block_type")
     if kinds is not None:
         return [i for i, t in enumerate(kinds) if t in ("attention", "hybrid")]
-    kinds = node.get("attn_type_list")
+    kinds = read_list(node, "attn_type_list")
     return [i for i, t in enumerate(kinds) if t == 1] if kinds is not None else []

@@ -66,6 +66,8 @@ def resolve_max_model_len(
         if isinstance(factor, bool) or not isinstance(factor, int | float):
             raise Unknown(f"rope factor is {factor!r} in config.json, not a number")
         derived = derived * factor
+        if derived != derived or derived == float("inf"):
+            raise Unknown("the rope factor in config.json makes the length endless")
     if asked is None or asked == -1:
         if any(p.get("rope_type") == "longrope" for p in parts):
             original = text.get("original_max_position_embeddings")

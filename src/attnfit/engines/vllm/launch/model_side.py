@@ -11,7 +11,7 @@ from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.lengths import resolve_max_model_len
 from attnfit.engines.vllm.launch.load import load_config
 from attnfit.engines.vllm.launch.messages import value_error
-from attnfit.engines.vllm.launch.read import read_int
+from attnfit.engines.vllm.launch.read import read_int, read_words
 from attnfit.engines.vllm.launch.sizes import Sizes
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
@@ -133,5 +133,5 @@ def quant_method(way: Way, checkpoint: dict[str, Any] | None, model_type: str) -
 def is_hybrid(way: Way, info: ModelInfo, node: HfConfig) -> bool:
     if "hybrid" not in info:
         return False
-    kinds = node.get("layer_types")
+    kinds = read_words(node, "layer_types")
     return kinds is None or not all(k in ("attention", "full_attention") for k in kinds)

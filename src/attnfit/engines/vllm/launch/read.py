@@ -21,10 +21,10 @@ def read_int(node: HfConfig, key: str, default: int | None = None) -> int:
 
 
 def whole(value: Any, key: str) -> int:
-    """`value` as a whole number of a size an engine can use. Raises Unknown."""
+    """`value` as a whole number of a size an engine can use: not negative, within 63 bits. Raises Unknown."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unknown(f"{key} is {value!r} in config.json, not a whole number")
-    if not -_LIMIT < value < _LIMIT:
+    if not 0 <= value < _LIMIT:
         raise Unknown(f"{key} is out of range in config.json")
     return value
 
@@ -34,7 +34,7 @@ def read_number(node: HfConfig, key: str) -> float | int | None:
     value = node.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
         raise Unknown(f"{key} is {value!r} in config.json, not a number")
     return value
 
@@ -44,6 +44,14 @@ def read_list(node: HfConfig, key: str) -> list[Any] | None:
     value = node.get(key)
     if value is not None and not isinstance(value, list):
         raise Unknown(f"{key} is {type(value).__name__} in config.json, not a list")
+    return value
+
+
+def read_words(node: HfConfig, key: str) -> list[str] | None:
+    """A list of words, or None where it is missing. Raises Unknown for anything else."""
+    value = read_list(node, key)
+    if value is not None and not all(isinstance(x, str) for x in value):
+        raise Unknown(f"{key} in config.json holds something that is not a word")
     return value
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from attnfit.engines.vllm.launch.hf import HfConfig
-from attnfit.engines.vllm.launch.read import first_of, read_int, read_number, whole
+from attnfit.engines.vllm.launch.read import first_of, read_int, read_list, read_number, read_words, whole
 from attnfit.engines.vllm.launch.state import Unknown
 
 _KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups")
@@ -66,14 +66,13 @@ class Sizes(msgspec.Struct, kw_only=True):
 
 def compress_ratios(text: HfConfig) -> list[Any]:
     """DeepSeek-V4's per-layer compression (vllm/transformers_utils/deepseek_v4_utils.py)."""
-    ratios = text.get("compress_ratios")
+    ratios = read_list(text, "compress_ratios")
     if ratios is not None:
-        return list(ratios) if isinstance(ratios, list) else []
+        return ratios
     rates = text.get("compress_rates")
     if not isinstance(rates, dict):
         return []
-    kinds = text.get("layer_types") or []
-    return [rates.get(k, 0) for k in kinds]
+    return [rates.get(k, 0) for k in read_words(text, "layer_types") or []]
 
 
 def sizes_of(
@@ -87,7 +86,7 @@ def sizes_of(
     mla = is_mla(facts, text)
     max_len, key = _max_len(text)
     return Sizes(
-        architectures=[str(a) for a in node.get("architectures") or []],
+        architectures=read_words(node, "architectures") or [],
         model_type=model_type,
         text_model_type=str(text.get("model_type")),
         hidden_size=read_int(text, "hidden_size", 0),
