@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_engine
 
+import tiny_engine
 from attnfit.errors import InputError, UnknownAnswer
 from attnfit.witness import index, sources
 from attnfit.witness.index import Index, configured
@@ -163,7 +163,7 @@ def test_dropped_connections_and_passing_faults_are_tried_again(server: Server, 
 
 def test_a_connection_that_keeps_breaking_off_is_one_clear_error(server: Server) -> None:
     server.drops = 1000
-    with pytest.raises(UnknownAnswer, match="breaking off|cannot be reached"):
+    with pytest.raises(UnknownAnswer, match=r"breaking off|cannot be reached"):
         server.fetch()
 
 

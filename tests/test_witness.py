@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_engine
-from tiny_engine import QUESTION
 
+import tiny_engine
 from attnfit.witness import chunks, lazy, stubs
 from attnfit.witness.facts import default_env, requirements
 from attnfit.witness.release import Release, WitnessAnswer
+from tiny_engine import QUESTION
+
+CONFIG = "from vllm.config import get_current_vllm_config\nconfig = get_current_vllm_config()\n"
 
 
-def ask(root: Path, env: dict[str, Any] | None = None, variables: dict[str, Any] | None = None, **changed: str) -> WitnessAnswer:
+def ask(
+    root: Path, env: dict[str, Any] | None = None, variables: dict[str, Any] | None = None, **changed: str
+) -> WitnessAnswer:
     tiny_engine.write(root, **changed)
     release = Release(root, "0.0.1", {"wheel": True, **(env or {})})
     return release.ask(QUESTION, variables=variables)
@@ -77,8 +82,8 @@ def test_backends_of_other_platforms_are_not_asked(tmp_path: Path) -> None:
         "import os\nreturn os.path.exists('/dev/nvidia0') or True",
         "import shutil\nreturn shutil.which('gcc') is None or True",
         "import importlib.util\nreturn importlib.util.find_spec('some_package') is None or True",
-        "from vllm.config import get_current_vllm_config\nreturn get_current_vllm_config().model_config.nothing is None",
-        "from vllm.config import get_current_vllm_config\nreturn get_current_vllm_config().attention_config.computed == 3",
+        CONFIG + "return config.model_config.nothing is None",
+        CONFIG + "return config.attention_config.computed == 3",
         "from vllm.config import VllmConfig\nreturn VllmConfig is not None",
         "return open('/etc/hostname').read() != ''",
     ],
@@ -88,7 +93,7 @@ def test_a_value_it_does_not_have_makes_the_answer_unknown(tmp_path: Path, body:
     answer = ask(tmp_path, fast_top="import torch\n", fast=body)
     assert answer.unknown, "a stand-in decided the answer"
     assert "FAST" in answer.unknown_backends
-    assert "vllm/" in answer.unknown and ".py:" in answer.unknown
+    assert re.search(r"vllm/\S+\.py:\d+", answer.unknown)
     assert answer.every["SLOW"] == []
 
 
@@ -119,10 +124,8 @@ def test_variables_and_configs_come_from_the_question(tmp_path: Path) -> None:
     assert ask(tmp_path / "a", fast=body).chosen == "FAST"
     assert ask(tmp_path / "b", fast=body, variables={"VLLM_BATCH_INVARIANT": "1"}).chosen == "SLOW"
     assert ask(tmp_path / "c", fast=body, variables={"VLLM_BATCH_INVARIANT": True}).chosen == "SLOW"
-    body = (
-        "from vllm.config import get_current_vllm_config\nconfig = get_current_vllm_config()\n"
-        "return config.model_config.hf_text_config.index_topk == 2048 and config.attention_config.use_trtllm is False"
-    )
+    sees_model = "config.model_config.hf_text_config.index_topk == 2048"
+    body = f"{CONFIG}return {sees_model} and config.attention_config.use_trtllm is False"
     assert ask(tmp_path / "d", fast=body).chosen == "FAST"
 
 
@@ -224,7 +227,7 @@ def test_facts_of_a_wheel() -> None:
     names = ["vllm/_flashmla_C.abi3.so", "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", "vllm/_C.abi3.so"]
     env = default_env("0.99.0", metadata, names)
     stated = {name: env[name] for name in ("flashinfer", "tokenspeed_mla", "b12x", "deep_gemm", "aiter", "vllm._C")}
-    assert stated == dict(flashinfer=True, tokenspeed_mla=True, b12x=False, deep_gemm=False, aiter=False) | {"vllm._C": True}
+    assert [name for name, present in stated.items() if present] == ["flashinfer", "tokenspeed_mla", "vllm._C"]
     assert (env["fa2"], env["fa3"], env["fa4"], env["flashmla"]) == (True, False, False, True)
     assert (env["flashinfer_sparse_mla"], env["flashinfer_sm90_nope_mla"]) == (True, False)
     assert requirements(metadata) == {"torch", "flashinfer-python", "tokenspeed-mla"}

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-import tiny_engine
-from tiny_engine import QUESTION
 
+import tiny_engine
 from attnfit.witness.client import Witness, WitnessError
+from tiny_engine import QUESTION
 
 PROBE = '''
 """Jobs that try what a child may not do."""
@@ -24,7 +24,7 @@ def environment(state): return dict(os.environ)
 @job("site")
 def site(state):
     import sys
-    return [path for path in sys.path if "site-packages" in path] + [m for m in ("msgspec", "click") if m in sys.modules]
+    return [path for path in sys.path if "site-packages" in path] + sorted({"msgspec", "click"} & set(sys.modules))
 
 @job("connect")
 def connect(state): socket.create_connection(("127.0.0.1", 9), timeout=1)

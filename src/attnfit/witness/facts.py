@@ -21,7 +21,7 @@ FACT_OF = {  # importable module -> fact
     "vllm._flashmla_extension_C": "flashmla",
 }
 FILE_OF = {"vllm_flash_attn/cute/interface.py": "fa4"}  # file of the release -> fact
-PROGRAMS = {"nvcc": "nvcc", "/usr/local/cuda/bin/nvcc": "nvcc", "ninja": "ninja"}
+PROGRAMS = ("nvcc", "ninja")  # facts of the same name
 # Packages every installation of vLLM has; their contents are stubs, their presence is no question.
 _ALWAYS = """
     torch numpy triton transformers pydantic pydantic_core typing_extensions PIL psutil cachetools cloudpickle regex
@@ -75,8 +75,8 @@ class Facts:
         return default if value is None else value
 
     def which(self, program: str) -> str | None:
-        fact = PROGRAMS.get(program)
-        if fact is None:
+        fact = program.rpartition("/")[2]
+        if fact not in PROGRAMS:
             stubs.leak(f"shutil.which({program!r})")
         return f"/usr/local/cuda/bin/{program.rpartition('/')[2]}" if self.fact(fact) else None
 
@@ -115,7 +115,8 @@ class Facts:
 OPTIONAL = {  # fact -> distribution that brings it
     "flashinfer": "flashinfer-python", "flashinfer_cubin": "flashinfer-cubin", "tokenspeed_mla": "tokenspeed-mla",
     "deep_gemm": "deep-gemm", "cutlass": "nvidia-cutlass-dsl", "quack": "quack-kernels", "b12x": "b12x",
-    "aiter": "aiter", "hpc": "hpc-ops", "fastsafetensors": "fastsafetensors",
+    "tvm_ffi": "apache-tvm-ffi", "aiter": "aiter", "hpc": "hpc-ops", "fastsafetensors": "fastsafetensors",
+    "flash_attn": "flash-attn",
 }
 
 

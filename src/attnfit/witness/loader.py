@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from . import fakes, guard, stubs
-from .facts import FACT_OF, OPTIONAL, Facts
+from .facts import ALWAYS, FACT_OF, Facts
 from .lazy import MISSING, LazyModule, Situation
 
+HELPERS = "attnfit_facts"  # what our own account imports
 KNOWN = Path(__file__).with_name("known")  # our own account of what engines ask other packages
 
 
@@ -103,9 +104,9 @@ class Loader:
         return module
 
     def _importable(self, module: Any) -> Any:
-        """The module, unless a package that it imports on top and that may be absent is absent."""
+        """The module, unless a package that it imports on top is absent (or unknown: then it leaks)."""
         if isinstance(module, LazyModule):
-            for package in sorted(module.needs() & OPTIONAL.keys()):
+            for package in sorted(module.needs() - ALWAYS - sys.stdlib_module_names - {"", self.package, HELPERS}):
                 if not self.facts.present(package):
                     raise ModuleNotFoundError(f"No module named {package!r}")
         return module

@@ -13,7 +13,7 @@ from .answer import WitnessAnswer
 from .loader import Loader, load
 from .setting import View, capability, literal_defaults, vllm_config
 
-NOT_CUDA = ("ROCM", "XPU", "CPU", "AMX", "TORCH_SDPA", "CUSTOM", "NO_ATT", "IPEX", "HPU")
+NOT_CUDA = ("ROCM", "XPU", "CPU", "AMX", "TORCH_SDPA", "CUSTOM", "NO_ATT", "IPEX", "HPU", "PALLAS")
 REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
 SELECTORS = ("vllm.v1.attention.selector", "vllm.attention.selector")
 
