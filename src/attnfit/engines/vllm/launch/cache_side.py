@@ -117,10 +117,11 @@ def hooks_and_lengths(
     chunked: bool,
     hybrid: bool,
     length: int,
+    kv: str,
 ) -> None:
     """The architecture's own hook, then what every model with state-space layers gets."""
     try:
-        apply_hook(hook, node, text, cache, attention, way.capability)
+        apply_hook(hook, node, text, cache, attention, way.capability, kv)
         if hybrid or hook == "MambaModelConfig":
             if "mamba_align" not in way.checks:
                 way.notes.append("Mamba cache modes of this release are not derived")

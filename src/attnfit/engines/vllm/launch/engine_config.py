@@ -120,7 +120,7 @@ def _run(way: Way) -> Resolution:
     seqs, tokens = check_scheduler(way, groups, length, chunked, info)
     attention_backend(way, attention, kv)
     # VllmConfig.__post_init__
-    hooks_and_lengths(way, node, text, hook, cache, attention, chunked, hybrid, length)
+    hooks_and_lengths(way, node, text, hook, cache, attention, chunked, hybrid, length, kv)
     kv = kv_dtype.architecture_edit(way.facts, info.architecture, node, text, kv, way.capability)
     length = limit_to_draft(spec, length)
     late_checks(way, kv, dtype, groups, sizes, info, use_mla, method, checkpoint, cache, length)

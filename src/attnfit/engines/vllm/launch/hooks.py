@@ -51,7 +51,13 @@ def hook_of(facts: dict[str, Any], architecture: str) -> str:
 
 
 def apply_hook(
-    hook: str, node: HfConfig, text: HfConfig, cache: CacheState, attention: dict[str, Any], capability: Capability
+    hook: str,
+    node: HfConfig,
+    text: HfConfig,
+    cache: CacheState,
+    attention: dict[str, Any],
+    capability: Capability,
+    kv: str,
 ) -> None:
     """The architecture's hook. Raises Refusal, or Unknown for hooks that are not derived here."""
     if not hook or hook in _HARMLESS:
@@ -65,7 +71,7 @@ def apply_hook(
         if cache.mamba_ssm_cache_dtype == "auto" and named is not None:
             cache.mamba_ssm_cache_dtype = str(named)
     elif hook == "Gemma4Config":
-        _gemma4(text, attention, capability)
+        _gemma4(text, attention, capability, kv)
     elif hook == "AliceAIForCausalLMConfig":
         _alice(node)
     else:
@@ -87,14 +93,20 @@ def mamba(cache: CacheState, chunked_prefill: bool, max_model_len: int) -> None:
             cache.mamba_block_size = max_model_len
 
 
-def _gemma4(text: HfConfig, attention: dict[str, Any], capability: Capability) -> None:
-    """Full and sliding layers with different head sizes: FlashAttention 4 on every layer, else Triton."""
+def _gemma4(text: HfConfig, attention: dict[str, Any], capability: Capability, kv: str) -> None:
+    """Full and sliding layers with different head sizes: FlashAttention 4 on every layer, else Triton.
+
+    FlashAttention 4 comes with the wheel and serves compute capability 9.x, 10.x and 11.x.
+    """
     full, sliding = text.get("global_head_dim"), text.get("head_dim")
     if full is None or full == sliding:
         return
-    if capability.major in (9, 10) and isinstance(full, int) and full <= 512:
-        if attention.get("flash_attn_version") is None and attention.get("backend") in (None, "FLASH_ATTN"):
-            raise Unknown("which FlashAttention version Gemma 4's layers get on this GPU")
+    if not isinstance(full, int) or not isinstance(sliding, int):
+        raise Unknown("global_head_dim or head_dim is not a whole number")
+    if capability.major in (9, 10, 11) and max(full, sliding) <= 512:
+        free = attention.get("flash_attn_version") is None and attention.get("backend") in (None, "FLASH_ATTN")
+        if free and not (capability.major == 9 and kv.startswith("fp8")):
+            attention["flash_attn_version"] = 4
     elif attention.get("backend") is None:
         attention["backend"] = "TRITON_ATTN"
 

@@ -21,8 +21,24 @@ _MM_PREFIX_MODALITIES = {
     "moondream3": ("image",),
 }  # fmt: skip
 
+#: flags that take the model's description from somewhere we do not look
+_ELSEWHERE = {
+    "hf_config_path": "the config lies elsewhere; name that directory as the model",
+    "model_class_overrides": "a model class of your own",
+}
+
+
+def _mistral_files(way: Way) -> bool:
+    names = way.files or frozenset()
+    return "params.json" in names and any(n.startswith("consolidated") for n in names)
+
 
 def load_node(way: Way) -> HfConfig:
+    for dest, why in _ELSEWHERE.items():
+        if way.flags.get(dest):
+            raise Unknown(f"--{dest.replace('_', '-')}: {why}")
+    if way.flags.get("config_format") not in (None, "auto", "hf") or _mistral_files(way):
+        raise Unknown("a checkpoint in Mistral's own format (params.json) is not read here")
     loaded = load_config(way.classes, way.raw, way.hf_quant, way.flags, way.path, way.files, keep_going=way.keep_going)
     for refusal in loaded.refusals:
         way.met(refusal)
