@@ -7,7 +7,7 @@ Parts: `table` (the data), `prepare` (what vLLM does to the list before argparse
 `convert` (text to value), `schema` and `checks` (config objects given as JSON).
 """
 
-from attnfit.engines.vllm.flags.parse import flag_error, parse_flags
+from attnfit.engines.vllm.flags.parse import flag_error, lenient_values, parse_flags
 from attnfit.engines.vllm.flags.table import Flag, Table, known_releases, load_table
 
-__all__ = ["Flag", "Table", "flag_error", "known_releases", "load_table", "parse_flags"]
+__all__ = ["Flag", "Table", "flag_error", "known_releases", "lenient_values", "load_table", "parse_flags"]

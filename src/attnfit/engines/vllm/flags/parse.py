@@ -9,27 +9,32 @@ from typing import Any
 from attnfit.engines.vllm.flags import convert, prepare, schema
 from attnfit.engines.vllm.flags.convert import EngineError
 from attnfit.engines.vllm.flags.parser import Parser, ParserError
-from attnfit.engines.vllm.flags.table import Flag, Table
+from attnfit.engines.vllm.flags.table import Flag, Table, load_table
 from attnfit.engines.vllm.launch.state import ParsedFlags, Refusal, Unknown
-from attnfit.errors import did_you_mean
+from attnfit.errors import InputError, did_you_mean
 
 STAGE = "parse_flags"
 WHERE = "vllm/utils/argparse_utils.py"
 
 
 def parse_flags(
-    table: Table, argv: Sequence[str], env: Mapping[str, str] | None = None, *, form: str = "serve",
+    table: Table | str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, form: str = "auto",
     files_here: bool = True,
 ) -> ParsedFlags:
     """What the release's parser makes of `argv` (after the subcommand, the positional model included).
 
-    `form` is "serve" for `vllm serve`, "module" for `python -m vllm.entrypoints.openai.api_server` and for the bare
-    flags of a batch line. `files_here` False: a `--config` file lies in a container, not on this machine.
+    `table` may be a release with a book. `form` is "serve" for `vllm serve`, "module" for
+    `python -m vllm.entrypoints.openai.api_server` and for the bare flags of a batch line; "auto" is "serve" when
+    `argv` starts with a model. `files_here` False: a `--config` file lies in a container, not on this machine.
 
     Raises Refusal (stage parse_flags; `message` is what a launch prints last, `detail` the parser's own words),
     Unknown where the table cannot say, InputError for a --config file too large to read.
     """
     words = list(argv)
+    if isinstance(table, str):
+        table = load_table(table)
+    if form == "auto":
+        form = "serve" if words and not words[0].startswith("-") else "module"
     if not files_here and "--config" in words:
         raise Unknown("the --config file lies inside the container; give its flags on the command line")
     converter = _Converter(table)
@@ -67,13 +72,30 @@ def refusal(message: str, detail: str) -> Refusal:
     return Refusal(STAGE, message, WHERE, detail)
 
 
-def flag_error(table: Table, argv: Sequence[str], form: str = "serve") -> str | None:
+def flag_error(table: Table | str, argv: Sequence[str], form: str = "auto") -> str | None:
     """The parser's words for why it refuses `argv`, or None. Raises Unknown like `parse_flags`."""
     try:
         parse_flags(table, argv, form=form)
     except Refusal as e:
         return e.detail
     return None
+
+
+def lenient_values(release: str, argv: Sequence[str], form: str) -> dict[str, Any]:
+    """The text every flag was given, nothing converted or refused: for looking, not for judging."""
+    parser = _Lenient(load_table(release), lambda flag, text: text)
+    try:
+        ready = prepare.prepare(["serve", *argv] if form == "serve" else list(argv), parser.options,
+                                parser.table.syntax)
+        parser.parse(ready[1:] if form == "serve" else ready)
+    except (EngineError, ParserError, InputError):
+        pass  # what was read up to there
+    return parser.values
+
+
+class _Lenient(Parser):
+    def _value(self, flag: Flag, text: str) -> Any:
+        return text
 
 
 class _Converter:

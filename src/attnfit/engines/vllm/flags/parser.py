@@ -30,7 +30,7 @@ class Parser:
     """One parse: `values` holds what the command line set, in the order it was set."""
 
     def __init__(self, table: Table, convert: Convert) -> None:
-        self.flags = table.flags
+        self.table, self.flags = table, table.flags
         self.options = table.by_option()
         self.convert = convert
         self.values: dict[str, Any] = {}

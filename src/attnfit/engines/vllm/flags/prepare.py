@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from attnfit.engines.vllm.flags.convert import BadValue, EngineError, WrongType, human_int
 from attnfit.errors import InputError
 
@@ -196,6 +194,8 @@ def load_config(path: str, options: Mapping[str, Any], syntax: Mapping[str, Any]
 
 
 def _read_yaml(path: str) -> Any:
+    import yaml  # only here: it costs more than all the rest
+
     try:
         with Path(path).open("rb") as f:
             raw = f.read(MAX_CONFIG_BYTES + 1)

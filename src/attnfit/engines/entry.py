@@ -1,0 +1,31 @@
+"""How each engine's server is started: programs, modules, container images. One table per engine, in its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from attnfit.engines import ENGINES
+
+
+class EntryPoints(NamedTuple):
+    """What starts one engine's server. A *form* names the parser that reads the arguments, in the engine's words."""
+
+    engine: str
+    distribution: str  # normalised name of its Python package
+    programs: Mapping[str, Mapping[str, str]]  # executable -> subcommand ("" for none) -> form
+    modules: Mapping[str, Mapping[str, str]]  # `python -m` module -> subcommand -> form
+    scripts: Mapping[str, str]  # end of a script's path -> form
+    images: re.Pattern[str]  # container images whose entry point is the server
+    image_form: str
+    image_tag: re.Pattern[str]  # group 1: the release
+    requirement: re.Pattern[str]  # "vllm==0.16.0" in a wrapper's options; group 1: the release
+    model_options: tuple[str, ...]  # options that name the model
+    find_model: Callable[[Sequence[str], str], str | None]  # (argv, form): the model where it is not in front
+
+
+def entry_points() -> Sequence[EntryPoints]:
+    """The tables of all engines that have one."""
+    return [import_module(f"attnfit.engines.{name}.entry").ENTRY for name in ENGINES]

@@ -1,0 +1,41 @@
+"""How a vLLM server is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from attnfit.engines.entry import EntryPoints
+
+
+
+def find_model(argv: Sequence[str], form: str) -> str | None:
+    """The model among flags (`-tp 8 MODEL`) or inside a `--config` file, as the newest release's parser sees it."""
+    from attnfit.engines.vllm.flags import known_releases, lenient_values
+
+    values = lenient_values(known_releases()[-1], argv, form)
+    model = values.get("model_tag") if form == "serve" else None
+    model = model or values.get("model")
+    return model if isinstance(model, str) else None
+
+
+ENTRY = EntryPoints(
+    engine="vllm",
+    distribution="vllm",
+    programs={"vllm": {"serve": "serve"}},
+    modules={
+        "vllm.entrypoints.openai.api_server": {"": "module"},
+        "vllm.entrypoints.launchers.api_server.entry": {"": "module"},
+        "vllm.entrypoints.api_server": {"": "module"},
+        "vllm.entrypoints.cli.main": {"serve": "serve"},
+        "vllm.scripts": {"serve": "serve"},
+    },
+    scripts={"vllm/entrypoints/openai/api_server.py": "module"},
+    # docker/Dockerfile of the releases with a book: ENTRYPOINT ["vllm", "serve"]
+    images=re.compile(r"(?:^|/)vllm-openai(?:-[a-z0-9]+)?$"),
+    image_form="serve",
+    image_tag=re.compile(r"^v?(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:[-.+_].*)?$"),
+    requirement=re.compile(r"^vllm(?:\[[^\]]*\])?\s*(?:==|@)\s*v?(\d+\.\d+[\w.]*)$"),
+    model_options=("--model",),
+    find_model=find_model,
+)

@@ -1,0 +1,87 @@
+"""Showing a command without its keys and tokens: their values become `$NAME`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from attnfit.errors import UsageError
+from attnfit.inputs import shell
+
+_NAME = re.compile(r"(?i)(?:^|[_-])(?:token|key|secret|password|passwd|credentials?|apikey)$")
+_ASSIGNMENT = re.compile(r"(?s)^([A-Za-z_]\w*)=(.*)$")
+_LOOKS_SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|ghp_[A-Za-z0-9]{20,}|nvapi-[\w-]{16,})")
+_LOOSE = re.compile(r"((?:--?)?\b[A-Za-z][\w-]*)(=|\s+)([^\s;|&\"'$-][^\s;|&\"']*)")
+_IN_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@]+(@)")
+
+
+def is_secret(name: str) -> bool:
+    """Does a flag or variable of this name hold a key, token or password?"""
+    return bool(_NAME.search(name.lstrip("-")))
+
+
+def shown_name(name: str) -> str:
+    return "$" + name.lstrip("-").replace("-", "_").upper()
+
+
+def hide(words: Sequence[str]) -> list[str]:
+    """The same words with every secret value replaced by `$NAME`."""
+    out: list[str] = []
+    secret = ""  # the flag whose values follow
+    for word in words:
+        if secret and not word.startswith("-"):
+            out.append(word if word.startswith("$") else secret)
+            continue
+        secret = ""
+        name, eq, value = word.partition("=")
+        assigned = _ASSIGNMENT.match(word)
+        if word.startswith("-") and not eq and is_secret(word):
+            secret = shown_name(word)
+            out.append(word)
+        elif word.startswith("--") and eq and _ASSIGNMENT.match(value) and is_secret(value.partition("=")[0]):
+            inner = value.partition("=")[0]
+            out.append(f"{name}={inner}={shown_name(inner)}")
+        elif (assigned or word.startswith("-")) and eq and is_secret(name) and not value.startswith("$"):
+            out.append(f"{name}={shown_name(name)}")
+        else:
+            out.append(_plain(word))
+    return out
+
+
+def _plain(word: str) -> str:
+    word = _IN_URL.sub(r"\1$PASSWORD\2", _LOOKS_SECRET.sub("$TOKEN", word))
+    if any(c in word for c in " \t\n") and not word.lstrip().startswith(("{", "[")):
+        return _inside(word)
+    return word
+
+
+def _inside(text: str) -> str:
+    """Secrets in a command given as one string: its words are searched where they stand."""
+    try:
+        found = [w for w in shell.words(text, {}) if not w.operator]
+    except UsageError:
+        return _LOOSE.sub(lambda m: f"{m[1]}{m[2]}{shown_name(m[1])}" if is_secret(m[1]) else m[0], text)
+    out, at = [], 0
+    for word, shown in zip(found, hide([w.value for w in found]), strict=True):
+        if shown != word.value:
+            out += [text[at : word.start], shown if " " not in shown else shell.quote(shown)]
+            at = word.end
+    return "".join([*out, text[at:]])
+
+
+def line(words: Sequence[str]) -> str:
+    """One line a person can paste after setting the names: secrets hidden, the rest quoted for a shell."""
+    hidden = hide(words)
+    if len(hidden) == 1:
+        return hidden[0]
+    return " ".join(_quoted(word) for word in hidden)
+
+
+def _quoted(word: str) -> str:
+    if re.search(r"\$[A-Z_]+$", word) and not re.search(r"[\s'\"\\;&|<>()`]", word):
+        return word  # left for the shell to fill in
+    if _ASSIGNMENT.match(word):
+        name, _, value = word.partition("=")
+        return f"{name}={shlex.quote(value) if value else ''}"
+    return shlex.quote(word)
