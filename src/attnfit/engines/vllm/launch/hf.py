@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from attnfit.engines.vllm.launch.rules import NoRule, apply
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
@@ -81,18 +83,27 @@ class HfConfig:
         return out
 
 
+class ClassFile(msgspec.Struct):
+    """One file of `attnfit.learn.hf_probe`. Classes stay undecoded until they are asked for: most never are."""
+
+    source: str = ""
+    model_types: dict[str, str] = {}
+    classes: dict[str, msgspec.Raw] = {}
+    base_models: dict[str, str] = {}
+    generation_keys: list[str] = []
+    model_classes: list[str] = []
+
+
 class ClassTables:
     """The config classes of one release: vLLM's own registry first, then those of its transformers."""
 
-    def __init__(self, transformers: dict[str, Any], own: dict[str, Any] | None) -> None:
-        self.own_types: dict[str, str] = dict((own or {}).get("model_types", {}))
-        self.types: dict[str, str] = dict(transformers["model_types"])
-        self.classes: dict[str, Any] = {**transformers["classes"], **(own or {}).get("classes", {})}
-        self.hf_classes: dict[str, Any] = transformers["classes"]
-        self.base_models: dict[str, str] = transformers.get("base_models", {})
-        self.generation_keys = frozenset(transformers.get("generation_keys", ()))
-        self.model_classes = frozenset(transformers.get("model_classes", ()))
-        self.source: str = transformers["source"]
+    def __init__(self, transformers: ClassFile, own_types: dict[str, str], own: ClassFile) -> None:
+        self.own_types, self.types = own_types, transformers.model_types
+        self.base_models = transformers.base_models
+        self.generation_keys = frozenset(transformers.generation_keys)
+        self.model_classes = frozenset(transformers.model_classes)
+        self.source = transformers.source
+        self._raw = (own.classes, transformers.classes)
 
     @property
     def strict(self) -> bool:
@@ -102,6 +113,18 @@ class ClassTables:
     def class_of(self, model_type: str) -> str | None:
         """The class for a model type, vLLM's own first."""
         return self.own_types.get(model_type) or self.types.get(model_type)
+
+    def entry(self, cls: str) -> dict[str, Any] | None:
+        """What is known of a class, or None."""
+        for raw in self._raw:
+            if cls in raw:
+                decoded: dict[str, Any] = msgspec.json.decode(raw[cls])
+                return decoded
+        return None
+
+    def knows(self, cls: str | None) -> bool:
+        """Whether a class is in the tables."""
+        return any(cls in raw for raw in self._raw)
 
 
 def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
@@ -113,7 +136,7 @@ def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
 
 def build(tables: ClassTables, cls: str, model_type: str, given: dict[str, Any], depth: int = 0) -> HfConfig:
     """The config object of class `cls` for these keys. Raises Refusal where the class itself refuses."""
-    entry = tables.classes.get(cls)
+    entry = tables.entry(cls)
     if entry is None:
         raise Unknown(f"config class {cls} (model_type {model_type!r}) is not in the tables of this release")
     if depth > 4:
@@ -175,7 +198,7 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
             cls = tables.class_of(model_type)
             model_type = next((t for t, c in tables.types.items() if c == cls), model_type)
             given = {**given, "model_type": model_type}
-        if cls is None or cls not in tables.classes:
+        if cls is None or not tables.knows(cls):
             node.opaque[key] = f"its class (model_type {model_type!r}) is not in the tables"
             continue
         try:
