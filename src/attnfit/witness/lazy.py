@@ -104,7 +104,7 @@ class LazyModule(types.ModuleType):
         self.__stored: dict[str, tuple[Any, frozenset[str]]] = {}  # values that depend on the situation
         self.__stars: list[str] = []
         self.__by_name: dict[str, list[Statement]] = {}
-        self.__needs: set[str] = set()
+        self.attnfit_needs: list[str] = []  # packages without which importing this file fails
         self.__index(file.read_text("utf-8"))
 
     def __index(self, source: str) -> None:
@@ -118,7 +118,7 @@ class LazyModule(types.ModuleType):
                 names, touched = bound(tree), mutated(tree)
                 if isinstance(tree, (ast.Import, ast.ImportFrom)):
                     imported.update(names)
-                    self.__needs.add(_package(tree))
+                    self.attnfit_needs.append(_package(tree))
                     if isinstance(tree, ast.ImportFrom) and any(alias.name == "*" for alias in tree.names):
                         self.__stars.append("." * tree.level + (tree.module or ""))
                 if names or touched:
@@ -145,10 +145,6 @@ class LazyModule(types.ModuleType):
     def defines(self, name: str) -> bool:
         """Whether a top-level statement binds the name."""
         return name in self.__by_name
-
-    def needs(self) -> set[str]:
-        """Top-level packages without which importing this file fails."""
-        return self.__needs
 
     def statements(self, name: str) -> Iterator[ast.stmt]:
         """The untransformed trees that bind a name (for reading defaults off the source)."""

@@ -106,7 +106,7 @@ class Loader:
     def _importable(self, module: Any) -> Any:
         """The module, unless a package that it imports on top is absent (or unknown: then it leaks)."""
         if isinstance(module, LazyModule):
-            for package in sorted(module.needs() - ALWAYS - sys.stdlib_module_names - {"", self.package, HELPERS}):
+            for package in module.attnfit_needs:
                 if not self.facts.present(package):
                     raise ModuleNotFoundError(f"No module named {package!r}")
         return module
@@ -128,10 +128,13 @@ class Loader:
     def _lazy(self, name: str, file: Path, root: Path) -> LazyModule:
         relative = file.relative_to(root).as_posix()
         try:
-            return LazyModule(
+            module = LazyModule(
                 name, file, relative, self.situation, self._builtins, self.transform,
                 lambda leaf: self._submodule(name, leaf), self.overrides.get(name, {}),
             )
+            settled = ALWAYS | sys.stdlib_module_names | {"", self.package, HELPERS}
+            module.attnfit_needs = sorted(set(module.attnfit_needs) - settled)
+            return module
         except (SyntaxError, ValueError, OSError) as error:  # newer syntax than this Python's, or no text at all
             stubs.leak(f"{relative} cannot be read: {type(error).__name__}: {error}")
 

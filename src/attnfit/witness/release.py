@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class Release:
 
     # -- backends -----------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Every CUDA backend name of the release, in its own order."""
         return [m.name for m in self.enum if not any(word in m.name for word in NOT_CUDA)]
@@ -216,17 +217,17 @@ class Release:
     def validate(self, name: str, question: Mapping[str, Any]) -> list[str]:
         """One backend's reasons to refuse, inside `context(question)`; as the engine's, exceptions included."""
         device = self.platform.get_device_capability()
-        fields = self.selector_fields(question)
-        return list(self.backend(name).validate_configuration(device_capability=device, **fields))
+        reasons = self.backend(name).validate_configuration(device_capability=device, **self.selector_fields(question))
+        return _texts(reasons)
 
     def select(self, question: Mapping[str, Any]) -> tuple[str | None, str | None]:
         """(chosen backend, error) as `get_attn_backend_cls` decides, inside `context(question)`."""
         chosen = question.get("backend")
-        member = self.enum[chosen] if chosen else None
         fields = self.selector_fields(question)
         choose = self.platform.get_attn_backend_cls
         takes = inspect.signature(choose).parameters
         try:
+            member = self.enum[chosen] if chosen else None
             if "attn_selector_config" in takes:
                 extra = {"num_heads": question.get("num_heads")} if "num_heads" in takes else {}
                 path = choose(member, attn_selector_config=self.selector_config(**fields), **extra)
@@ -255,10 +256,8 @@ class Release:
                     self._valid(question)
                 valid, refused = self._spied or ((), {})
                 answer.valid = [_backend_name(item) for item in valid]
-                answer.refused = {member.name: _reasons(item) for member, item in refused.items()}
-                texts = [*answer.valid, *(text for item in answer.refused.values() for text in item)]
-                if not all(isinstance(text, str) for text in texts):
-                    stubs.leak("a reason is not text")
+                for member, item in refused.items():  # newer releases: (priority, reasons)
+                    answer.refused[member.name] = _texts(item[1] if isinstance(item, tuple) else item)
             except stubs.StubLeak as leaked:
                 answer.unknown = str(leaked)
             if stubs.STATE.leaks and not answer.unknown:
@@ -281,6 +280,7 @@ class Release:
             return
 
     def _every(self, question: Mapping[str, Any], answer: WitnessAnswer) -> None:
+        device, fields = self.platform.get_device_capability(), self.selector_fields(question)
         for name in self.names:
             del stubs.STATE.leaks[:]
             try:
@@ -294,7 +294,7 @@ class Release:
                 answer.every[name] = [f"LOAD {type(error).__name__}: {error}"]
                 continue
             try:
-                reasons = self.validate(name, question)
+                reasons = _texts(backend.validate_configuration(device_capability=device, **fields))
                 if stubs.STATE.leaks:
                     raise stubs.StubLeak(stubs.STATE.leaks[0])
                 answer.every[name] = reasons
@@ -308,8 +308,11 @@ def _backend_name(item: Any) -> str:
     return str((item.backend if hasattr(item, "backend") else item[0]).name)
 
 
-def _reasons(item: Any) -> list[str]:
-    return list(item[1]) if isinstance(item, tuple) else list(item)
+def _texts(reasons: Any) -> list[str]:
+    texts = list(reasons)
+    if not all(isinstance(text, str) for text in texts):
+        stubs.leak("a reason is not text")
+    return texts
 
 
 __all__ = ["Release", "WitnessAnswer"]
