@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnfit import engines
-from attnfit.core import Gpu, Question, Report, Selection
+from attnfit.core import Gpu, Model, Question, Report, Selection
 from attnfit.decide import Request, decide, verdict
 from attnfit.errors import UsageError
 from attnfit.plan import plan
@@ -61,6 +61,9 @@ def check(
     elif parsed and parsed.image_release:
         version = parsed.image_release
         said.append(f"release from the image tag {parsed.image}")
+    elif parsed and parsed.required_release:
+        version = parsed.required_release
+        said.append("release from the command's own requirement")
     elif parsed and (found := installed(parsed)) is not None:
         version, facts = found.version, env_facts(found)
         said.append(f"installed in {found.prefix}; its optional packages were read there")
@@ -72,16 +75,18 @@ def check(
         raise UsageError("no model: name a directory with config.json, or give the launch command behind --")
     files = read_model(path)
     said += files.notes
+    said += parsed.notes if parsed else ()
     if parsed is None:
         total = sum(n for _, n in gpus)
         parsed = parse_command(chosen.default_command(path, total))
         said.append(f"no command given: taken as `{' '.join(chosen.default_command(path, total))}`")
     request = Request(
         release=release if witness is None else release.witnessed(witness),
-        config=files.config,
-        hf_quant=files.hf_quant,
+        model=Model(path=path, config=files.config, hf_quant=files.hf_quant, files=files.names),
         gpus=gpus,
         argv=tuple(parsed.argv),
+        form=parsed.form,
+        counted=sum(n for _, n in gpus) if gpu_input.counted else None,
         variables=dict(parsed.env),
         env={**facts, **(env or {})},
     )

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 from attnfit import engines
-from attnfit.core import Capability, Gpu, Question, Selection, Status
+from attnfit.core import Capability, Gpu, Model
 from attnfit.decide import Request, decide
 from attnfit.errors import AttnfitError, InputError, UsageError
 from attnfit.report.json import layer_dict
@@ -29,7 +30,7 @@ def run(
 ) -> None:
     """Answer every line of the file `source` ("-": stdin). Raises InputError only if it cannot be opened."""
     try:
-        opened = nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb")
+        opened = nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb")
     except OSError as error:
         raise InputError(f"{source} cannot be read ({error.strerror}); name a file of JSON lines, or -") from error
     encoder = msgspec.json.Encoder()
@@ -81,40 +82,16 @@ def _decode(line: bytes) -> dict[str, Any]:
 def _question(item: dict[str, Any]) -> dict[str, Any]:
     asked = dict(_typed(item, "question", dict))
     release = _release(_typed(item, "engine", str))
-    backend = asked.pop("backend", item.get("backend"))
-    asked["capability"] = _capability(asked.get("capability"))
-    known = {name: value for name, value in asked.items() if name in Question.__struct_fields__ and value is not None}
-    for name in ("kv_cache_dtype", "hf"):  # None is an answer of its own here: no KV cache, no model config
-        if name in asked:
-            known[name] = asked[name]
-    try:
-        question = msgspec.convert(known, Question)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"the question cannot be used: {error}") from error
-    question = msgspec.structs.replace(question, backend=_name(backend))
+    asked["backend"] = _name(asked.get("backend", item.get("backend")))
+    question = release.question(asked)
     selection = release.select(question, item["env"])
-    return {**selection_answer(selection), "release": release.version, "exact": release.exact}
-
-
-def selection_answer(selection: Selection) -> dict[str, Any]:
-    """As the truth files have it: chosen, valid, refused and every backend with the engine's texts in its order."""
-    texts = {v.backend: [reason.text for reason in v.reasons] for v in selection.verdicts}
-    refused = {v.backend: texts[v.backend] for v in selection.verdicts if v.candidate and v.status is Status.REFUSES}
-    reply: dict[str, Any] = {
-        "chosen": selection.chosen,
-        "valid": list(selection.valid),
-        "refused": refused,
-        "every_backend": texts,
+    code = 3 if selection.unknown or not release.exact else 0 if selection.chosen else 1
+    return {
+        **release.row(question, selection),
+        "release": release.version,
+        "exact": release.exact,
+        "exit_code": code,
     }
-    unsure = {v.backend: v.unknown for v in selection.verdicts if v.status is Status.UNKNOWN}
-    if unsure:
-        reply["unknown_backends"] = unsure
-    if selection.error:
-        reply["engine_message"] = selection.error
-    if selection.unknown:
-        reply["unknown"] = selection.unknown
-    reply["exit_code"] = 3 if selection.unknown else 0 if selection.chosen else 1
-    return reply
 
 
 def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
@@ -122,10 +99,11 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
 
     argv: tuple[str, ...]
     variables: dict[str, str] = {}
+    form = "auto"
     spec, path = _typed(item, "engine", str), item.get("model")
     if "command" in item:
         parsed = parse_command(item["command"])
-        argv, variables, path = tuple(parsed.argv), dict(parsed.env), path or parsed.model
+        argv, variables, form, path = tuple(parsed.argv), dict(parsed.env), parsed.form, path or parsed.model
         if engines.split_spec(spec)[1] is None and parsed.image_release:
             spec = f"{parsed.engine}=={parsed.image_release}"
     else:
@@ -133,13 +111,15 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
     if not isinstance(path, str):
         raise UsageError('no model: give "model": PATH, or a command that names one')
     release, files = _release(spec), _model(path)
+    gpus, counted = _gpus(item, default_gpu)
     launch = decide(
         Request(
             release=release,
-            config=files.config,
-            hf_quant=files.hf_quant,
-            gpus=_gpus(item, default_gpu),
+            model=Model(path=path, config=files.config, hf_quant=files.hf_quant, files=files.names),
+            gpus=gpus,
             argv=argv,
+            form=form,
+            counted=counted,
             variables=variables,
             env=item["env"],
         )
@@ -155,7 +135,7 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
         "kv_cache_dtype_after_init": launch.kv_cache_dtype_after_init,
         "block_size": launch.block_size,
         "block_size_after_load": launch.block_size_after_load,
-        "selector_configs": [layer_dict(layer) for layer in launch.layers],
+        "selector_configs": [] if launch.hypothetical else [layer_dict(layer) for layer in launch.layers],
         "notes": list(launch.notes),
         "release": release.version,
         "exact": release.exact,
@@ -163,16 +143,18 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
     }
 
 
-def _gpus(item: dict[str, Any], default: str | None) -> tuple[tuple[Gpu, int], ...]:
-    from attnfit.inputs.gpu import parse_gpus
+def _gpus(item: dict[str, Any], default: str | None) -> tuple[tuple[tuple[Gpu, int], ...], int | None]:
+    """The GPUs of a line, and how many there are, if it says so."""
+    from attnfit.gpus import by_capability
+    from attnfit.inputs.gpu import read_gpus
 
     if "capability" in item:
-        capability = _capability(item["capability"])
-        return ((Gpu(name=f"compute capability {capability}", capability=capability), 1),)
+        return ((by_capability(_capability(item["capability"])), 1),), None
     spec = item.get("gpu", default)
     if not isinstance(spec, str):
         raise UsageError('no GPU: give "gpu": "h200x8" or "capability": "12.0"')
-    return parse_gpus(spec, item.get("count"))
+    found = read_gpus(spec, item.get("count"))
+    return found.gpus, sum(n for _, n in found.gpus) if found.counted else None
 
 
 def _capability(value: Any) -> Capability:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -54,7 +55,7 @@ def cli(ctx: click.Context, color: str) -> None:
 @click.option("--all", "every", is_flag=True, help="Also the reasons of backends not tried by themselves.")
 @click.option("--batch", metavar="FILE", help="One JSON object a line, answered one a line; - reads stdin.")
 @click.pass_context
-def check(ctx: click.Context, model: str | None, batch: str | None, **options: Any) -> None:
+def check(ctx: click.Context, /, model: str | None, batch: str | None, **options: Any) -> None:
     """Check a launch before it loads: attnfit check --gpu h200x8 -- vllm serve ..."""
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     facts = _facts(options["facts"])
@@ -138,7 +139,7 @@ def backends(engine: str, as_json: bool) -> None:
 @click.option("-n", "--count", type=click.IntRange(1, 4096))
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_context
-def diff(ctx: click.Context, engine: str, old: str, new: str, model: str | None, **options: Any) -> None:
+def diff(ctx: click.Context, /, engine: str, old: str, new: str, model: str | None, **options: Any) -> None:
     """What changes for a launch between two releases: attnfit diff vllm 0.16.0 0.33.0 MODEL --gpu h200x8"""
     from attnfit.api import check as answer
     from attnfit.report import difference
@@ -163,13 +164,13 @@ def diff(ctx: click.Context, engine: str, old: str, new: str, model: str | None,
 @click.argument("source")
 @click.option("--questions", default=20_000, show_default=True, help="Fresh random questions to replay.")
 @click.option("--seed", default=None, type=int, help="Default: a new one each time.")
-@click.option("--out", type=click.Path(), help="Where the book goes. Default: the user's own books.")
-@click.option("--dry-run", is_flag=True, help="Learn and replay, write nothing.")
-def learn(source: str, questions: int, seed: int | None, out: str | None, dry_run: bool) -> None:
+@click.option("--folder", type=click.Path(path_type=Path), help="Default: the user's own books.")
+@click.option("--offline", is_flag=True, help="Only sources already fetched.")
+def learn(source: str, questions: int, seed: int | None, folder: Path | None, offline: bool) -> None:
     """Write the rule book of a release: vllm==X, a wheel, a source tree, or installed."""
     from attnfit.learn.learn import run
 
-    click.echo(run(source, questions=questions, seed=seed, out=out, dry_run=dry_run), nl=False)
+    click.echo(str(run(source, folder=folder, questions=questions, seed=seed, offline=offline)))
 
 
 @cli.command()

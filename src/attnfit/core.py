@@ -42,6 +42,15 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     smem_per_block_kib: float | None = None  # opt-in maximum of shared memory per thread block
 
 
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as its files say it, before any engine has made something of it."""
+
+    path: str
+    config: dict[str, Any]  # config.json
+    hf_quant: dict[str, Any] | None = None  # hf_quant_config.json
+    files: frozenset[str] | None = None  # names of the files beside config.json; None: not known
+
+
 class Status(StrEnum):
     ACCEPTS = "accepts"
     REFUSES = "refuses"
@@ -141,8 +150,10 @@ class Launch(msgspec.Struct, kw_only=True):
     block_size: int | None = None
     block_size_after_load: int | None = None
     layers: tuple[LayerQuestion, ...] = ()
+    hypothetical: bool = False  # the engine refuses before it asks; `layers` is what it would have asked
     notes: tuple[str, ...] = ()
     where: str = ""  # engine file:line that refuses
+    detail: str = ""  # what the engine printed before `error`, where that says more
 
 
 class Step(msgspec.Struct, frozen=True):

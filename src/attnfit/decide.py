@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from attnfit.core import Gpu, Launch
+from attnfit.core import Gpu, Launch, Model
 from attnfit.engines import Release
 
 
@@ -14,10 +12,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A launch with every input read: what `decide` and `plan` need to know, and nothing else."""
 
     release: Release
-    config: dict[str, Any]  # config.json
-    hf_quant: dict[str, Any] | None  # hf_quant_config.json, if there is one
+    model: Model
     gpus: tuple[tuple[Gpu, int], ...]
-    argv: tuple[str, ...]  # the server's flags
+    argv: tuple[str, ...]  # the server's arguments
+    form: str = "auto"  # which of the engine's parsers reads them
+    counted: int | None = None  # GPUs there are; None: nobody said, so their number is not checked
     variables: dict[str, str]  # environment variables set for the server
     env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
 
@@ -47,10 +46,11 @@ def _on(gpu: Gpu, request: Request) -> Launch:
         missing = f"{gpu.name} is not covered yet; attnfit knows NVIDIA GPUs (attnfit gpus lists them)"
         return Launch(ok=None, stage="selector", unknown=(missing,))
     return request.release.launch(
-        request.config,
-        request.hf_quant,
+        request.model,
         gpu.capability,
         request.argv,
+        gpus=request.counted,
+        form=request.form,
         variables=request.variables,
         env=request.env,
     )

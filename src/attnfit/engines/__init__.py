@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
-from attnfit.core import Capability, Launch, Question, Selection
+from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.errors import UsageError, did_you_mean
 
 ENGINES = ("vllm",)
@@ -24,6 +24,12 @@ class Release(Protocol):
     def backends(self) -> Sequence[tuple[str, str]]:
         """(name, where it is defined) of every backend."""
 
+    def question(self, config: dict[str, Any]) -> Question:
+        """A ready question from an object with the engine's own field names. Raises InputError."""
+
+    def row(self, question: Question, selection: Selection) -> dict[str, Any]:
+        """The answer to a ready question, with the engine's texts in its order (docs/json.md)."""
+
     def select(self, question: Question, env: Mapping[str, bool] | None = None) -> Selection: ...
 
     def witnessed(self, source: str) -> Release:
@@ -31,11 +37,12 @@ class Release(Protocol):
 
     def launch(
         self,
-        config: dict[str, Any],
-        hf_quant: dict[str, Any] | None,
+        model: Model,
         capability: Capability,
         argv: Sequence[str],
         *,
+        gpus: int | None,
+        form: str,
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch: ...

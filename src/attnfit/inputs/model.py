@@ -35,6 +35,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     generation: dict[str, Any] | None = None  # generation_config.json
     params: bool = False  # params.json (Mistral format) lies beside it
     consolidated: bool = False  # consolidated*.safetensors too: recent vLLM then reads params.json, not config.json
+    names: frozenset[str] | None = None  # of all files beside it; None: only the config file is known
     weights: tuple[str, ...] = ()  # kinds of weight files: "safetensors", "bin", "gguf"; empty: none here
     notes: tuple[str, ...] = ()
 
@@ -73,6 +74,7 @@ def _from_directory(path: str, directory: Path) -> ModelFiles:
         generation=_optional(directory / "generation_config.json", names, notes),
         params="params.json" in names,
         consolidated=any(n.startswith("consolidated") and n.endswith(".safetensors") for n in names),
+        names=names,
         weights=_weights(names),
         notes=tuple(notes),
     )

@@ -12,10 +12,15 @@ from attnfit import engines as known
 
 def gpus(as_json: bool) -> str:
     rows = [
-        (g.name, str(g.capability) if g.capability else "not covered yet", _figure(g.memory_gib), _figure(g.bandwidth_gbs),
-         _figure(g.smem_per_block_kib))
+        (
+            g.name,
+            str(g.capability) if g.capability else "not covered yet",
+            _figure(g.memory_gib),
+            _figure(g.bandwidth_gbs),
+            _figure(g.smem_per_block_kib),
+        )
         for g in api.gpus()
-    ]  # fmt: skip
+    ]
     return _table(("name", "capability", "memory GiB", "bandwidth GB/s", "smem/block KiB"), rows, as_json)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attnfit.core import Capability, Launch, Question, Selection
+from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.engines import Move
 
 
@@ -15,16 +15,26 @@ class Release:
     def __init__(self, version: str | None) -> None:
         from attnfit.engines.vllm import releases
 
-        found = releases.resolve(version)
+        found = releases.resolve(version or releases.newest())
         self._book = found.book
-        self._select = found.book.select
-        self.version = found.version
+        self._select: Callable[[Question, Mapping[str, bool] | None], Selection] = found.book.select
+        self.version = (version or found.book.version).removeprefix("v")
         self.book = found.book.version
         self.exact = found.exact
         self.said: tuple[str, ...] = (found.note,) if found.note else ()
 
     def backends(self) -> Sequence[tuple[str, str]]:
-        return self._book.backends()
+        return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]
+
+    def question(self, config: dict[str, Any]) -> Question:
+        from attnfit.engines.vllm.row import question_of
+
+        return question_of(config)
+
+    def row(self, question: Question, selection: Selection) -> dict[str, Any]:
+        from attnfit.engines.vllm.row import row
+
+        return row(question, selection)
 
     def select(self, question: Question, env: Mapping[str, bool] | None = None) -> Selection:
         return self._select(question, env)
@@ -33,27 +43,29 @@ class Release:
         from attnfit.engines.vllm.witnessed import selector
 
         other = Release(self.version)
-        other._select, note = selector(source, self.version)
+        other._select, note = selector(source, self.version, self._book)
         other.said = (*self.said, note)
         return other
 
     def launch(
         self,
-        config: dict[str, Any],
-        hf_quant: dict[str, Any] | None,
+        model: Model,
         capability: Capability,
         argv: Sequence[str],
         *,
+        gpus: int | None,
+        form: str,
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch:
         from attnfit.engines.vllm.launch import run
 
         return run(
-            config,
-            hf_quant,
+            model,
             capability,
             argv,
+            gpus=gpus,
+            form=form,
             release=self.book,
             variables=dict(variables),
             env=dict(env or {}),

@@ -1,49 +1,90 @@
 """A whole launch, stage by stage, as the engine runs through it. Each stage is one module of this folder.
 
-    parse_flags -> create_engine_config -> selector (one question per layer kind) -> model_init -> update_block_size
+parse_flags -> create_engine_config -> selector (one question per layer kind) -> model_init -> update_block_size
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from attnfit.core import Capability, Launch, Question, Selection
+from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
+
+PROVEN_ON = "0.33.0"  # the release whose whole launches were held against the engine (docs/proofs.md)
 
 
 def run(
-    config: dict[str, Any],
-    hf_quant: dict[str, Any] | None,
+    model: Model,
     capability: Capability,
     argv: Sequence[str],
     *,
     release: str,
-    variables: dict[str, str],
-    env: dict[str, bool],
+    gpus: int | None,
+    form: str,
+    variables: Mapping[str, str],
+    env: Mapping[str, bool],
     select: Callable[[Question], Selection],
 ) -> Launch:
-    """The engine's answer, or the first refusal on the way with everything that was known by then."""
+    """The engine's answer, or the first refusal on the way with everything that was known by then.
+
+    After a refusal of the configuration the questions that it would have asked are still answered where they follow
+    from the model's dimensions: whoever cures the refusal wants to know what comes next.
+    """
+    launch = Launch(ok=None, stage="parse_flags")
+    try:
+        _walk(launch, model, capability, argv, release, gpus, form, variables, env, select)
+    except Refusal as refusal:
+        _refuse(launch, refusal)
+    except Unknown as unknown:
+        if launch.ok is None:
+            launch.unknown = (str(unknown),)
+    return launch
+
+
+def _walk(
+    launch: Launch,
+    model: Model,
+    capability: Capability,
+    argv: Sequence[str],
+    release: str,
+    gpus: int | None,
+    form: str,
+    variables: Mapping[str, str],
+    env: Mapping[str, bool],
+    select: Callable[[Question], Selection],
+) -> None:
     from attnfit.engines.vllm.flags import parse_flags
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
 
-    launch = Launch(ok=None, stage="parse_flags")
-    try:
-        flags = parse_flags(release, argv, variables)
-        launch.stage = "create_engine_config"
-        cfg = engine_config.resolve(config, hf_quant, capability, flags, release, env)
+    flags = parse_flags(release, argv, variables, form=form)
+    launch.stage = "create_engine_config"
+    found = engine_config.resolve_all(
+        model.config, model.hf_quant, capability, flags, release, path=model.path, files=model.files, gpus=gpus
+    )
+    cfg = found.config
+    launch.notes = tuple(cfg.notes)
+    if release != PROVEN_ON:
+        launch.notes += (f"the way from config.json to these questions was proven on {PROVEN_ON}, not on {release}",)
+    if found.refusals:
+        _refuse(launch, found.refusals[0])
+        launch.hypothetical = True
+    else:
         launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
-        launch.notes = tuple(cfg.notes)
         launch.stage = "selector"
-        answer = layers.ask(cfg, select)
-        launch.layers = tuple(answer.layers)
-        construct.check(cfg, answer, capability, env)
-        launch.kv_cache_dtype_after_init = construct.kv_cache_dtype_after_init(cfg, answer)
-        launch.stage = "update_block_size"
-        launch.block_size_after_load = blocks.block_size_after_load(cfg, answer, capability)
-        launch.ok, launch.stage = True, "done"
-    except Refusal as refusal:
-        launch.ok, launch.stage, launch.error, launch.where = False, refusal.stage, refusal.message, refusal.where
-    except Unknown as unknown:
-        launch.unknown = (str(unknown),)
-    return launch
+    answer = layers.ask(cfg, select)
+    launch.layers = tuple(answer.layers)
+    launch.notes += tuple(answer.notes)
+    if launch.hypothetical:
+        return
+    construct.check(cfg, answer, capability, env)
+    if answer.unknown:
+        raise Unknown(answer.unknown[0])
+    launch.kv_cache_dtype_after_init = construct.kv_cache_dtype_after_init(cfg, answer)
+    launch.stage = "update_block_size"
+    launch.block_size_after_load = blocks.block_size_after_load(cfg, answer, capability, env)
+    launch.ok, launch.stage = True, "done"
+
+
+def _refuse(launch: Launch, refusal: Refusal) -> None:
+    launch.ok, launch.stage, launch.error = False, refusal.stage, refusal.message
+    launch.where, launch.detail = refusal.where, refusal.detail
