@@ -24,10 +24,15 @@ def check_impl(cfg: EngineConfig, layer: LayerQuestion, capability: Capability, 
     backend = layer.selection.chosen
     if backend is None:
         return
+    mla = layer.question.use_mla
+    if mla:  # MLA layers set up their scales before the implementation, others after it
+        _checkpoint_scales(cfg, kv, stage, mla=True)
     check = _CHECKS.get(backend)
     if check is not None:
         check(cfg, layer, capability, stage, kv)
-    if layer.question.use_mla:
+    if not mla:
+        _checkpoint_scales(cfg, kv, stage, mla=False)
+    if mla:
         check_prefill(cfg, backend, capability, stage)
         if cfg.pcp > 1 and cfg.dcp > 1 and layer.layer_class == "MLAAttention":
             raise Refusal(
@@ -35,6 +40,27 @@ def check_impl(cfg: EngineConfig, layer: LayerQuestion, capability: Capability, 
                 f"NotImplementedError: {layer.layer_class} does not support PCP+DCP.",
                 "vllm/model_executor/layers/attention/mla_attention.py:690",
             )
+
+
+def _checkpoint_scales(cfg: EngineConfig, kv: str, stage: str, *, mla: bool) -> None:
+    """A quantised checkpoint that brings scales for the KV cache cannot use them with fp8_e5m2."""
+    if kv != "fp8_e5m2":
+        return
+    quant = cfg.quant_config or {}
+    brings = {
+        "fp8": bool(quant) and not mla,  # fp8.py:205 looks at Attention only
+        "modelopt": True,
+        "modelopt_fp4": True,
+        "modelopt_mxfp8": True,
+        "modelopt_mixed": not mla and bool(quant.get("kv_cache_quant_algo") or quant.get("kv_cache_scheme")),
+        "compressed-tensors": not mla and quant.get("kv_cache_scheme") is not None,
+    }
+    if brings.get(cfg.quantization or "", False):
+        raise Refusal(
+            stage,
+            "ValueError: fp8_e5m2 kv-cache is not supported with fp8 checkpoints.",
+            "vllm/model_executor/layers/attention/attention.py:218",
+        )
 
 
 Check = Callable[[EngineConfig, LayerQuestion, Capability, str, str], None]

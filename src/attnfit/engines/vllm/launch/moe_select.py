@@ -54,7 +54,7 @@ def select(
         return _asked(oracle, scheme, layer, asked, stage)
     backends = oracle.order()
     if scheme.oracle == "fp8":
-        backends = _fp8_order(backends, scheme, capability, text_model_type)
+        backends = _fp8_order(backends, scheme, layer, capability, text_model_type)
     if scheme.oracle == "unquantized":
         backends = _unquantised_order(backends, layer, capability)
     if scheme.oracle == "nvfp4" and layer.swiglu[0] is not None:
@@ -72,16 +72,40 @@ def select(
     raise Refusal(stage, text, oracle.rules["none_where"])
 
 
-def _fp8_order(backends: list[str], scheme: Scheme, cap: Capability, model_type: str) -> list[str]:
+def _fp8_order(
+    backends: list[str], scheme: Scheme, layer: MoeLayer, cap: Capability, model_type: str
+) -> list[str]:
+    """oracle/fp8.py:79, 504-524."""
     if cap.major in _NO_DEEP_GEMM.get(model_type, ()):
         backends = [name for name in backends if "DEEPGEMM" not in name]
     if not scheme.cutlass:
         backends = [name for name in backends if "VLLM_CUTLASS" not in name]
-    return backends  # which of several goes first does not change whether one does
+    if (scheme.weight, scheme.activation) == ("kFp8Static128BlockSym", "kFp8Dynamic128Sym"):
+        if cap.major == 10 and layer.parallel.all2all == "deepep_v2":
+            return _first("FLASHINFER_TRTLLM", backends)
+        if cap == (9, 0):
+            return _first("FLASHINFER_CUTLASS" if layer.parallel.ep_size > 1 else "TRITON", backends)
+    return backends
 
 
 def _unquantised_order(backends: list[str], layer: MoeLayer, cap: Capability) -> list[str]:
-    return backends  # only reorders (oracle/unquantized.py:73-95)
+    """oracle/unquantized.py:73-95."""
+    trtllm, cutlass = "FlashInfer TRTLLM", "FlashInfer CUTLASS"
+    if cap.major == 9:
+        backends = _last(cutlass, _last(trtllm, backends))
+    if layer.parallel.dp_size > 1:
+        backends = _last(cutlass, backends)
+    if layer.activation == "swigluoai":
+        backends = _last(cutlass, _last(trtllm, backends))
+    return backends
+
+
+def _first(name: str, backends: list[str]) -> list[str]:
+    return [name, *(each for each in backends if each != name)]
+
+
+def _last(name: str, backends: list[str]) -> list[str]:
+    return [*(each for each in backends if each != name), name]
 
 
 def _asked(oracle: Oracle, scheme: Scheme, layer: MoeLayer, asked: str, stage: str) -> str:
