@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from attnfit.engines.vllm.book import Book
-from attnfit.engines.vllm.tree import Leaf, Node, Outside, Values
 from attnfit.engines.vllm.rules import NoNumber
+from attnfit.engines.vllm.tree import Leaf, Node, Outside, Values
 
 
 class Coverage:

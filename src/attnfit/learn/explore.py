@@ -16,14 +16,19 @@ MOST_PATHS = 60_000
 
 
 def explore(
-    forest: Forest, call: Callable[[], Any], leaks: tuple[type[BaseException], ...] = (),
-    before: Callable[[], None] = lambda: None, swallowed: Callable[[], str] = str, most: int = MOST_PATHS,
+    forest: Forest,
+    call: Callable[[], Any],
+    leaks: tuple[type[BaseException], ...] = (),
+    before: Callable[[], None] = lambda: None,
+    swallowed: Callable[[], str] = str,
+    most: int = MOST_PATHS,
     shape: Callable[[Any], Leaf] | None = None,
 ) -> int:
     """The tree of `call` as a node of `forest`.
 
-    `call` returns the reasons (a list of strings), or whatever `shape` turns into a leaf; `leaks` are exceptions that make a path unknown; `before` resets
-    the state between two runs, `swallowed` says what leaked without coming through as an exception.
+    `call` returns the reasons (a list of strings), or whatever `shape` turns into a leaf; `leaks` are exceptions that
+    make a path unknown; `before` resets the state between two runs, `swallowed` says what leaked without coming
+    through as an exception; `most` bounds the number of paths.
     """
     scripts: list[tuple[Any, ...]] = [()]
     root = _Growing()
@@ -56,7 +61,7 @@ def _leaf(
     this: Run, call: Callable[[], Any], leaks: tuple[type[BaseException], ...], shape: Callable[[Any], Leaf] | None
 ) -> Leaf:
     try:
-        result = paths.during(this, lambda: (shape or reasons)(call()))
+        result: Leaf = paths.during(this, lambda: (shape or reasons)(call()))
     except Opaque as why:
         return Leaf("unknown", (f"{why} ({_place(why)})",))
     except leaks as why:
@@ -114,8 +119,13 @@ class _Growing:
         kind, name, *rest = self.question
         if kind == "split":
             (groups,) = rest
-            return forest.split(name, [(group, self.kids[i].into(forest)) for i, group in enumerate(groups)
-                                       if i in self.kids], self.where)
+            return forest.split(
+                name,
+                [(group, self.kids[i].into(forest)) for i, group in enumerate(groups) if i in self.kids],
+                self.where,
+            )
         steps, op, const = rest
         answers = [self.kids[answer].into(forest) for answer in (True, False) if answer in self.kids]
-        return answers[0] if len(answers) == 1 else forest.test(name, steps, op, const, *answers, self.where)
+        if len(answers) == 1:
+            return answers[0]
+        return forest.test(name, steps, op, const, answers[0], answers[1], self.where)

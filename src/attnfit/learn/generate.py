@@ -14,15 +14,21 @@ from attnfit.engines.vllm.book import Book
 from attnfit.engines.vllm.tree import ABSENT, Node
 
 MODELS: tuple[dict[str, Any], ...] = (  # shapes seen in real configs, so that many questions are plausible ones
-    {"use_mla": True, "head_size": 576, "hf": {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "kv_lora_rank": 512}},
-    {"use_mla": True, "head_size": 576, "hf": {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "kv_lora_rank": 512}},
+    {"use_mla": True, "head_size": 576, "hf": {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "kv_lora_rank": 512}},
+    {"use_mla": True, "head_size": 576, "hf": {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
+    "kv_lora_rank": 512}},
     {"use_mla": True, "head_size": 576, "use_sparse": True,
-     "hf": {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "kv_lora_rank": 512, "index_topk": 2048}},
+     "hf": {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "kv_lora_rank": 512,
+     "index_topk": 2048}},
     {"use_mla": True, "head_size": 576, "use_sparse": True,
-     "hf": {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "kv_lora_rank": 512, "index_topk": 2048}},
+     "hf": {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "kv_lora_rank": 512,
+     "index_topk": 2048}},
     {"use_mla": True, "head_size": 512, "use_sparse": True,
-     "hf": {"qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256, "kv_lora_rank": 512, "index_topk": 2048}},
-    {"use_mla": True, "head_size": 320, "hf": {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "kv_lora_rank": 256}},
+     "hf": {"qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256, "kv_lora_rank": 512,
+     "index_topk": 2048}},
+    {"use_mla": True, "head_size": 320, "hf": {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+    "kv_lora_rank": 256}},
     *({"head_size": size, "hf": {}} for size in (64, 80, 96, 128, 192, 256, 512)),
     {"head_size": 256, "hf": {"attn_logit_softcapping": 50.0}},
     {"head_size": 128, "hf": None},
@@ -44,7 +50,11 @@ class Generator:
         self._helpers = dict(book.helpers)
         self._parents: dict[int, list[tuple[Node, Node]]] = {}  # id(child) -> (parent, child)
         self._edges: list[tuple[Node, Node]] = []
-        for tree in (*(t for g in book.verdicts.groups for _, _, t, _ in g.members), book.priority, *self._helpers.values()):
+        for tree in (
+            *(t for g in book.verdicts.groups for _, _, t, _ in g.members),
+            book.priority,
+            *self._helpers.values(),
+        ):
             self._index(tree)
 
     def _index(self, tree: Node) -> None:
@@ -161,8 +171,16 @@ class Generator:
     def _heads(self, name: str, wanted: list[Any], found: dict[str, Any]) -> bool:
         for _ in range(40):
             heads, kv, dcp = (self.random.choice(c) for c in (HEADS, HEADS, (1, 2, 4, 8)))
-            heads, kv, dcp = found.get("model_num_heads", heads), found.get("num_kv_heads", kv), found.get("dcp_size", dcp)
-            value = {"queries_per_kv_head": heads // kv, "queries_left_over": heads % kv, "gathered_heads": heads * dcp}[name]
+            heads, kv, dcp = (
+                found.get("model_num_heads", heads),
+                found.get("num_kv_heads", kv),
+                found.get("dcp_size", dcp),
+            )
+            value = {
+                "queries_per_kv_head": heads // kv,
+                "queries_left_over": heads % kv,
+                "gathered_heads": heads * dcp,
+            }[name]
             if _passes(value, wanted):
                 found.update(model_num_heads=heads, num_kv_heads=kv, dcp_size=dcp)
                 return True

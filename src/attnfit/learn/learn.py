@@ -37,7 +37,12 @@ class Learned(NamedTuple):
 
 
 def run(
-    spec: str, *, folder: Path | None = None, questions: int = QUESTIONS, seed: int | None = None, offline: bool = False,
+    spec: str,
+    *,
+    folder: Path | None = None,
+    questions: int = QUESTIONS,
+    seed: int | None = None,
+    offline: bool = False,
     say: Say = sources.to_stderr,
 ) -> Path:
     """Learn `vllm==X`, a wheel, a source tree or "installed" into `folder` (default: the user's books).
@@ -50,12 +55,22 @@ def run(
 
 
 def learn(
-    source: sources.Source, *, how: str, questions: int = QUESTIONS, seed: int | None = None, say: Say = lambda text: None,
+    source: sources.Source,
+    *,
+    how: str,
+    questions: int = QUESTIONS,
+    seed: int | None = None,
+    say: Say = lambda text: None,
 ) -> Learned:
     """Explore one release and hold the book against the witness on fresh questions."""
     seed = secrets.randbelow(10**9) if seed is None else seed
     with Witness(
-        source.root, source.version, source.env, modules=["attnfit.learn.job"], cpu_seconds=CPU_SECONDS, wall_seconds=WALL_SECONDS,
+        source.root,
+        source.version,
+        source.env,
+        modules=["attnfit.learn.job"],
+        cpu_seconds=CPU_SECONDS,
+        wall_seconds=WALL_SECONDS,
     ) as witness:
         say(f"exploring the predicates of vLLM {source.version}")
         body = witness.call("learn")
@@ -137,8 +152,10 @@ def _shown(version: str, found: Replay) -> str:
     first = found.first[0]
     key = first["differs"]
     return (
-        f"the book of vLLM {version} disagrees with the witness on {found.disagreements} of {found.questions} questions and "
-        f"is not written. First: {key}\n  question {json.dumps(first['question'])}\n  environment {json.dumps(first['env'])}\n"
+        f"the book of vLLM {version} disagrees with the witness on {found.disagreements} of {found.questions} "
+        f"questions and "
+        f"is not written. First: {key}\n  question {json.dumps(first['question'])}\n  environment "
+        f"{json.dumps(first['env'])}\n"
         f"  book    {msgspec.json.encode(first['book'].get(key)).decode()}\n"
         f"  witness {msgspec.json.encode(first['witness'].get(key)).decode()}\n"
         "Please report this with the version; `attnfit check --witness` answers from the engine's own code meanwhile"

@@ -20,7 +20,11 @@ class Pruner:
     """Prunes trees of one forest. `helpers` and `values`: per helper field its tree and its values in order."""
 
     def __init__(
-        self, forest: Forest, helpers: Mapping[str, int], values: Mapping[str, tuple[Any, ...]], sizes: Mapping[str, int],
+        self,
+        forest: Forest,
+        helpers: Mapping[str, int],
+        values: Mapping[str, tuple[Any, ...]],
+        sizes: Mapping[str, int],
         start: Callable[[str], int],
     ) -> None:
         self.forest, self.helpers, self.values, self.sizes, self.start = forest, helpers, values, sizes, start
@@ -58,23 +62,24 @@ class Pruner:
                 if name in self.helpers:
                     left = decided.get(name, frozenset(range(self.sizes[name]))) & set(values)
                     left = frozenset(v for v in left if self._possible(state, {**decided, name: frozenset((v,))}))
-                    below = (state, {**decided, name: left})
+                    below, then = state, {**decided, name: left}
                 else:
                     left = state.get(name, frozenset(range(self.sizes[name]))) & set(values)
                     left = frozenset(v for v in left if self._possible({**state, name: frozenset((v,))}, decided))
-                    below = ({**state, name: left}, decided)
+                    below, then = {**state, name: left}, decided
                 if left:
-                    cases.append((tuple(sorted(left)), self._rebuild(child, *below)))
+                    cases.append((tuple(sorted(left)), self._rebuild(child, below, then)))
             return self.forest.split(name, cases, at)
         _, _, steps, op, const, yes, no = node
+        answers: list[int | None] = []
         mask, now = mask_of(steps, op, const), state.get(name, self.start(name))
-        answers = []
         for child, hit in ((yes, now & mask), (no, now & ~mask)):
             below = {**state, name: hit}
             answers.append(self._rebuild(child, below, decided) if hit and self._possible(below, decided) else None)
-        if None in answers:
+        first, second = answers
+        if first is None or second is None:
             return next(a for a in answers if a is not None)
-        return self.forest.test(name, steps, op, const, *answers, at)
+        return self.forest.test(name, steps, op, const, first, second, at)
 
     def _possible(self, state: State, decided: dict[str, frozenset[int]]) -> bool:
         """Whether some way through every decided helper agrees with the state."""
@@ -111,7 +116,11 @@ class Pruner:
                             todo.append((child, {**state, node[1]: frozenset(left)}))
                 else:
                     mask, now = mask_of(*node[2:5]), state.get(node[1], self.start(node[1]))
-                    todo += [(c, {**state, node[1]: hit}) for c, hit in ((node[5], now & mask), (node[6], now & ~mask)) if hit]
+                    todo += [
+                        (c, {**state, node[1]: hit})
+                        for c, hit in ((node[5], now & mask), (node[6], now & ~mask))
+                        if hit
+                    ]
         return found
 
 

@@ -33,7 +33,12 @@ class Replay(msgspec.Struct, kw_only=True):
 
 
 def replay(
-    book: Book, witness: Witness, count: int, seed: int, facts: Mapping[str, bool], tell: Callable[[int], None] = lambda n: None,
+    book: Book,
+    witness: Witness,
+    count: int,
+    seed: int,
+    facts: Mapping[str, bool],
+    tell: Callable[[int], None] = lambda n: None,
 ) -> Replay:
     """`count` questions through both. `facts` are all facts the witness wants stated; `tell` hears of progress."""
     generator, coverage = Generator(book, seed), Coverage(book)
@@ -56,7 +61,12 @@ def replay(
 
 
 def _compare(
-    book: Book, coverage: Coverage, question: dict[str, Any], env: Mapping[str, bool], answer: Mapping[str, Any], result: Replay
+    book: Book,
+    coverage: Coverage,
+    question: dict[str, Any],
+    env: Mapping[str, bool],
+    answer: Mapping[str, Any],
+    result: Replay,
 ) -> None:
     q = question_of(question)
     coverage.see(book.values_of(q, {**book.environment, **env}))
@@ -67,14 +77,17 @@ def _compare(
     if wrong:
         result.disagreements += 1
         if len(result.first) < KEPT:
-            result.first.append({"question": question, "env": dict(env), "book": ours, "witness": theirs, "differs": wrong})
+            result.first.append(
+                {"question": question, "env": dict(env), "book": ours, "witness": theirs, "differs": wrong}
+            )
 
 
 def as_row(answer: Mapping[str, Any]) -> dict[str, Any]:
     """A witness's answer in the shape of `row`."""
     out: dict[str, Any] = {
         "chosen": answer["chosen"], "valid": answer["valid"], "refused": answer["refused"],
-        "every_backend": {n: texts for n, texts in answer["every"].items() if not texts or not texts[0].startswith("RAISES ")},
+        "every_backend": {n: texts for n,
+        texts in answer["every"].items() if not texts or not texts[0].startswith("RAISES ")},
     }  # fmt: skip
     if answer["error"] is not None:
         out["engine_message"] = answer["error"]
@@ -90,7 +103,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
     Where the witness has no answer to the whole question, only the single backends are compared.
     """
-    keys = ("chosen", "valid", "refused", "engine_message") if "unknown" not in theirs else ()
+    keys: tuple[str, ...] = ("chosen", "valid", "refused", "engine_message") if "unknown" not in theirs else ()
     for key in (*keys, "every_backend"):
         one, other = ours.get(key), theirs.get(key)
         if one != other or (key == "refused" and list(one or ()) != list(other or ())):

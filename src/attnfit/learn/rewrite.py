@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 
-
 SPEAKS = "supports_combination"  # its `return` statements are where a reason comes from
 
 

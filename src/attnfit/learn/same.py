@@ -18,7 +18,11 @@ def normal(value: Any) -> Any:
 
     def plain(part: Any, named: bool) -> Any:
         if isinstance(part, dict):
-            return {k: PLACE.sub(r"\1", v) if k == "at" else plain(v, k in ("then", "else")) for k, v in part.items() if k != "cases"} | (
+            return {
+                k: PLACE.sub(r"\1", v) if k == "at" else plain(v, k in ("then", "else"))
+                for k, v in part.items()
+                if k != "cases"
+            } | (
                 {"cases": [[values, plain(below, True)] for values, below in part["cases"]]} if "cases" in part else {}
             )
         if isinstance(part, str) and named:
@@ -26,7 +30,8 @@ def normal(value: Any) -> Any:
         return part
 
     return {
-        "environment": value["environment"], "fields": value["fields"], "selector": value["selector"], "drops": value["drops"],
+        "environment": value["environment"], "fields": value["fields"], "selector": value["selector"],
+        "drops": value["drops"],
         "messages": value["messages"], "priority": plain(value["priority"], True),
         "helpers": {name: plain(tree, True) for name, tree in value["helpers"].items()},
         "backends": {

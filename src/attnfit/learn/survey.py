@@ -5,7 +5,6 @@ here depends on a release: which fields exist, which are dropped on the way, and
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -16,9 +15,10 @@ from typing import Any
 
 from attnfit.learn import paths, summary, units
 from attnfit.learn.explore import explore
+from attnfit.learn.helpers import HELPERS
 from attnfit.learn.paths import ANYTHING, NUMBER, OPTIONAL, POSITIVE, Field, Run
 from attnfit.learn.prune import Pruner
-from attnfit.learn.tracked import HELPERS, Attributes, Choice, Number
+from attnfit.learn.tracked import Attributes, Choice, Number
 from attnfit.learn.trees import Forest, Leaf
 from attnfit.witness import stubs
 from attnfit.witness.release import Release
@@ -26,17 +26,19 @@ from attnfit.witness.release import Release
 CAPABILITIES = ("7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1")
 DTYPES = ("float16", "bfloat16", "float32")
 KV_DTYPES = (  # every value any release knew; a release is asked about all of them and its own
-    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla", "turboquant_k8v4",
-    "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "octave_k3v4", "octave_k3v3", "octave_k3v3_compact",
+    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "octave_k3v4", "octave_k3v3",
+    "octave_k3v3_compact",
     "ultraquant_4bit", "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4", "nvfp4_4over6",
 )  # fmt: skip
 ATTN_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder")
 FLAGS = (
     "use_mla", "has_sink", "use_sparse", "use_mm_prefix", "use_per_head_quant_scales", "has_sliding_window",
-    "use_non_causal", "use_batch_invariant", "use_kv_connector", "use_pcp", "use_adaptive_verification", "use_dcp", "use_rswa",
+    "use_non_causal", "use_batch_invariant", "use_kv_connector", "use_pcp", "use_adaptive_verification", "use_dcp",
+    "use_rswa",
 )  # fmt: skip
 VARIABLES = ("VLLM_BATCH_INVARIANT",)  # environment variables that are circumstances of a question
-REASONS = ("<first reason>", "<second reason>")  # what the stand-in backends refuse with
 ANNOTATIONS = __future__.annotations.compiler_flag
 
 
@@ -61,7 +63,9 @@ class Survey:
         own = typing.get_args(release.loader.source("vllm.config.cache").CacheDType)
         kv = tuple(dict.fromkeys((*KV_DTYPES, *own)))
         self.fields: dict[str, Field] = {}
-        self.capability = self._field("capability", CAPABILITIES, tuple(tuple(map(int, c.split("."))) for c in CAPABILITIES), False)
+        self.capability = self._field(
+            "capability", CAPABILITIES, tuple(tuple(map(int, c.split("."))) for c in CAPABILITIES), False
+        )
         self._field("dtype", DTYPES, tuple(release.dtype(name) for name in DTYPES))
         self._field("kv_cache_dtype", (None, *kv))
         self._field("run_kv_cache_dtype", kv)
@@ -75,14 +79,17 @@ class Survey:
         for name in VARIABLES:
             self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
         self.numbers: dict[str, int] = {
-            "head_size": NUMBER, "block_size": OPTIONAL, "num_heads": OPTIONAL, "num_kv_heads": POSITIVE, "dcp_size": NUMBER,
+            "head_size": NUMBER, "block_size": OPTIONAL, "num_heads": OPTIONAL, "num_kv_heads": POSITIVE,
+            "dcp_size": NUMBER,
             "model_head_size": NUMBER, "model_num_heads": NUMBER,
         }  # fmt: skip
         self.question = self._question()
-        self._cut: dict[Any, list[tuple[units.Unit, Callable[..., Any]]]] = {}
+        self._cut: dict[Any, list[tuple[units.Unit, Callable[..., Any], str]]] = {}
         self._install()
 
-    def _field(self, name: str, labels: tuple[Any, ...], values: tuple[Any, ...] | None = None, marker: bool = True) -> Field:
+    def _field(
+        self, name: str, labels: tuple[Any, ...], values: tuple[Any, ...] | None = None, marker: bool = True
+    ) -> Field:
         field = self.fields[name] = Field(name, labels, labels if values is None else values, marker)
         return field
 
@@ -95,7 +102,7 @@ class Survey:
     def _question(self) -> dict[str, Any]:
         """The selector fields this release knows, tracked; fields we do not know keep the release's default."""
         config = self.release.selector_config
-        known = {name for name in (*self.fields, *self.numbers)}
+        known = {*self.fields, *self.numbers}
         if config is not None:
             names = config._fields
             defaults = config._field_defaults
@@ -118,7 +125,8 @@ class Survey:
         heads, kv_heads, size = (self.tracked(n) for n in ("model_num_heads", "num_kv_heads", "model_head_size"))
         model.update(
             hf_text_config=text, hf_config=text, dtype=self.tracked("dtype"), get_head_size=lambda: size,
-            get_num_attention_heads=lambda parallel_config=None: heads, get_num_kv_heads=lambda parallel_config=None: kv_heads,
+            get_num_attention_heads=lambda parallel_config=None: heads,
+            get_num_kv_heads=lambda parallel_config=None: kv_heads,
             is_mm_prefix_lm=self.tracked("use_mm_prefix"), use_mla=self.tracked("use_mla"),
         )  # fmt: skip
         vars(fields["attention_config"])["_fields"].update(
@@ -147,8 +155,12 @@ class Survey:
         while True:
             try:
                 return explore(
-                    self.forest, call, (stubs.StubLeak,), self._before,
-                    lambda: stubs.STATE.leaks[0] if stubs.STATE.leaks else "", shape=shape,
+                    self.forest,
+                    call,
+                    (stubs.StubLeak,),
+                    self._before,
+                    lambda: stubs.STATE.leaks[0] if stubs.STATE.leaks else "",
+                    shape=shape,
                 )
             except summary.Restart as met:
                 self._summarise(met.name, met.call)
@@ -178,6 +190,7 @@ class Survey:
         """(code, tree, engine file:line) per unit of the backend's predicate, in the order of the reasons."""
         found = []
         for unit, function, file in self._units(name):
+
             def call(function: Callable[..., Any] = function) -> Any:
                 try:
                     cls = self.release.backend(name)
@@ -191,6 +204,7 @@ class Survey:
 
     def prune(self, tree: int) -> int:
         """The tree without the branches that no question can take."""
+
         def start(name: str) -> int:
             return self.numbers.get(name, ANYTHING if name.startswith("hf.") else NUMBER)
 
@@ -208,8 +222,10 @@ class Survey:
             path = self.release.loader.root / file
             tree = ast.parse(path.read_bytes(), file)
             definition = next(
-                n for n in ast.walk(tree)
-                if isinstance(n, ast.FunctionDef) and n.name == function.__name__
+                n
+                for n in ast.walk(tree)
+                if isinstance(n, ast.FunctionDef)
+                and n.name == function.__name__
                 and min([n.lineno, *(d.lineno for d in n.decorator_list)]) == key.co_firstlineno
             )
             pieces = []
@@ -233,74 +249,10 @@ class Survey:
                 return f"{code.co_filename}:{code.co_firstlineno}"
         return f"{file}:{unit.line}"
 
-    # -- the choice ---------------------------------------------------------------------------------------------
-
-    def _choose(self, selected: Any, outcome: Callable[[str], list[str]]) -> tuple[list[tuple[str, dict[str, Any]]], str]:
-        """Run get_attn_backend_cls with stand-ins for all backends: (who was asked with what, what was raised)."""
-        release, asked = self.release, []
-        base = inspect.signature(release.backend_base().validate_configuration.__func__)
-
-        class StandIn:
-            def __init__(self, name: str) -> None:
-                self.name = name
-
-            def validate_configuration(self, *args: Any, **kwargs: Any) -> list[str]:
-                given = base.bind(self, *args, **kwargs).arguments
-                asked.append((self.name, given))
-                return outcome(self.name)
-
-        real = release.enum.get_class
-        release.enum.get_class = lambda member: StandIn(member.name)
-        try:
-            choose = release.platform.get_attn_backend_cls
-            takes = inspect.signature(choose).parameters
-            question = dict(self.question)
-            if "attn_selector_config" in takes:
-                extra = {"num_heads": self.tracked("num_heads")} if "num_heads" in takes else {}
-                question = {"attn_selector_config": release.selector_config(**question), **extra}
-            choose(selected, **question)
-        except Exception as error:
-            return asked, f"{type(error).__name__}: {error}"
-        finally:
-            release.enum.get_class = real
-        raise paths.Opaque("the engine chose although every backend refused")
-
-    def priority(self) -> int:
-        """The automatic candidates in order, as a tree whose leaves are lists of names."""
-        return self.explore(lambda: [name for name, _ in self._choose(None, lambda _: list(REASONS))[0]])
-
     def once(self, call: Callable[[], Any]) -> Any:
         """`call()` on the first path alone."""
         self._before()
         return paths.during(Run(()), call)
-
-    def choice(self) -> dict[str, Any]:
-        """What the platform drops before it validates, and the texts of its refusals."""
-        member = next(iter(m for m in self.release.enum if m.name in self.release.names))
-        asked, none = self.once(lambda: self._choose(None, lambda _: list(REASONS)))
-        _, explicit = self.once(lambda: self._choose(member, lambda _: list(REASONS)))
-
-        def broken(_: str) -> list[str]:
-            raise ModuleNotFoundError("<error>")
-
-        _, none_broken = self.once(lambda: self._choose(None, broken))
-        _, explicit_broken = self.once(lambda: self._choose(member, broken))
-        given = asked[0][1]
-        dropped = [n for n, value in self.question.items() if n in given and value is not None and given[n] is None]
-        names = [name for name, _ in asked]
-        listed = "{" + ", ".join(f"{n}: [{', '.join(REASONS)}]" for n in names) + "}"
-        if listed not in none or repr(list(REASONS)) not in explicit or member.name not in explicit:
-            raise ValueError(f"the engine's refusals have an unknown form: {none!r}, {explicit!r}")
-        head = f"{names[0]}: ["
-        unavailable = none_broken.partition(head)[2].partition("]")[0]
-        return {
-            "drops": dropped,
-            "none": none.replace(listed, "{reasons}"),
-            "explicit": explicit.replace(repr(list(REASONS)), "{reasons!r}").replace(member.name, "{backend}"),
-            "unavailable": unavailable.replace("ModuleNotFoundError", "{type}").replace("<error>", "{error}"),
-            "explicit_unavailable": explicit_broken.replace(member.name, "{backend}")
-            .replace("[ModuleNotFoundError", "[{type}").replace("<error>", "{error}"),
-        }  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

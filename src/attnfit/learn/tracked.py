@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attnfit.learn.paths import ABSENT, ANYTHING, IS_NONE, NUMBER, OPTIONAL, Field, Opaque, run
+from attnfit.learn.paths import ANYTHING, IS_NONE, NUMBER, OPTIONAL, Field, Opaque, run
 
 _UNSET = object()
 OPEN, CLOSE = "\x02", "\x03"  # around the name of a field in a message
@@ -121,7 +121,7 @@ class Choice:
     def __iter__(self) -> Iterator[Any]:
         return iter([self[i] for i in range(len(self))])
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # isinstance() asks here
         return self._divide(lambda v: type(v)) if run_or_none() else Choice
 
@@ -181,9 +181,9 @@ class Number:
         if op == "==":
             if other is None:
                 return not self._steps and self._test("none", None)
-            return isinstance(other, (int, float)) and self._test("==", other)
+            return isinstance(other, int | float) and self._test("==", other)
         self._some(f"'{op}'")
-        if not isinstance(other, (int, float)):
+        if not isinstance(other, int | float):
             raise TypeError(f"'{op}' not supported between instances of 'int' and {type(other).__name__!r}")
         return self._test(op, other)
 
@@ -245,13 +245,13 @@ class Number:
     def _refuse(self, *_: Any) -> Any:
         raise Opaque(f"{self._name} is used as a plain number")
 
-    __hash__ = __index__ = __float__ = __truediv__ = __rtruediv__ = __rmod__ = _refuse  # type: ignore[assignment]
+    __hash__ = __index__ = __float__ = __truediv__ = __rtruediv__ = __rmod__ = _refuse
     __rfloordiv__ = __rsub__ = __pow__ = __neg__ = __and__ = __or__ = __divmod__ = __iter__ = _refuse
 
     def __int__(self) -> Any:
         return self._refuse()
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         if run_or_none() is None:
             return Number
@@ -280,52 +280,3 @@ class Attributes:
         if run().test(field, (), "absent", None):
             raise AttributeError(f"{self._kind!r} object has no attribute {name!r}")
         return Number(field, OPTIONAL)
-
-
-def is_(a: Any, b: Any) -> Any:
-    """`a is b` for rewritten engine code."""
-    for one, other in ((a, b), (b, a)):
-        kind = type(one)
-        if kind is Choice:
-            return one._map(lambda v: v is other) if type(other) is not Choice else one._with(other, operator.is_)
-        if kind is Number:
-            if other is None:
-                return not one._steps and bool(one._mask & IS_NONE) and one._test("none", None)
-            return one is other
-    return a is b
-
-
-def in_(a: Any, b: Any) -> Any:
-    """`a in b` for rewritten engine code."""
-    if type(a) is Choice and type(b) is not Choice and not _tracked_inside(b):
-        return a._map(lambda v: v in b)
-    if type(a) is Number and isinstance(b, (set, frozenset, list, tuple, dict)) and not _tracked_inside(b):
-        numbers = tuple(sorted(x for x in b if isinstance(x, (int, float))))
-        if None in b and not a._steps and a._mask & IS_NONE:
-            return a._test("none", None) or (bool(numbers) and a._test("in", numbers))
-        return bool(numbers) and a._test("in", numbers)
-    return a in b
-
-
-def int_(x: Any = 0, *rest: Any) -> Any:
-    """`int(x)` for rewritten engine code."""
-    if type(x) is Number:
-        x._some("int() argument")
-        return x
-    return x._map(int) if type(x) is Choice else int(x, *rest)
-
-
-def _tracked_inside(container: Any) -> bool:
-    return isinstance(container, (list, tuple)) and any(type(x) in (Choice, Number) for x in container)
-
-
-def said(value: Any, place: str) -> Any:
-    """Note the line that returned a reason (the innermost one counts)."""
-    if value is not None and run_or_none() is not None and not run().said:
-        run().said = place
-    return value
-
-
-HELPERS: dict[str, Callable[..., Any]] = {
-    "__attnfit_is__": is_, "__attnfit_in__": in_, "__attnfit_int__": int_, "__attnfit_said__": said,
-}  # fmt: skip

@@ -50,7 +50,14 @@ class Forest:
         return self._number(("split", field, tuple(sorted(left))), at)
 
     def test(
-        self, field: str, steps: tuple[Any, ...], op: str, const: Any, yes: int, no: int, at: str = "",
+        self,
+        field: str,
+        steps: tuple[Any, ...],
+        op: str,
+        const: Any,
+        yes: int,
+        no: int,
+        at: str = "",
     ) -> int:
         """Branch on one test of a number; a chain of == with the same outcome becomes one `in`."""
         if yes == no:

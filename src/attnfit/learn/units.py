@@ -42,7 +42,9 @@ def cut(function: ast.FunctionDef) -> list[Unit]:
     seen: set[str] = set()
     for group in groups:  # nothing may pass from one unit to another except by append
         stored = {name for s in group for name in _names(s, ast.Store)}
-        if seen & {name for s in group for name in _names(s, ast.Load)} or not all(_appends_only(s, target.id) for s in group):
+        if seen & {name for s in group for name in _names(s, ast.Load)} or not all(
+            _appends_only(s, target.id) for s in group
+        ):
             return whole
         seen |= stored
     units = []
@@ -73,7 +75,9 @@ def _method(group: list[ast.stmt]) -> str:
     for statement in group:
         for node in ast.walk(statement):
             if (
-                isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "cls"
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "cls"
                 and node.attr.startswith(("supports_", "is_"))
             ):
                 return node.attr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnfit.learn import platform_choice
 from attnfit.learn.survey import Survey
 from attnfit.learn.tracked import CLOSE, OPEN
 from attnfit.learn.trees import Forest, Leaf
@@ -16,8 +17,8 @@ def template(text: str) -> str:
 
 def body(survey: Survey) -> dict[str, Any]:
     """Explore everything and write it down: fields, selector, priority, messages, helpers, trees, backends."""
-    choice = survey.choice()
-    priority = survey.priority()
+    choice = platform_choice.refusals(survey)
+    priority = platform_choice.priority(survey)
     backends: dict[str, Any] = {}
     for name in survey.release.names:
         load = survey.load_tree(name)
@@ -31,7 +32,8 @@ def body(survey: Survey) -> dict[str, Any]:
     written = {
         "fields": {name: list(field.labels) for name, field in survey.fields.items() if name in writer.used(roots)},
         "selector": list(survey.question),
-        "ignored": [name for name, value in survey.question.items() if name not in survey.fields and name not in survey.numbers],
+        "ignored": [name for name,
+        value in survey.question.items() if name not in survey.fields and name not in survey.numbers],
         "drops": choice.pop("drops"),
         "messages": {name: template_message(text) for name, text in choice.items()},
         "priority": writer.reference(priority),
@@ -69,7 +71,9 @@ class _Writer:
 
     def used(self, roots: list[int]) -> set[str]:
         """Fields that any tree asks about."""
-        return {self.forest.nodes[n][1] for n in _below(self.forest, roots) if not isinstance(self.forest.nodes[n], Leaf)}
+        return {
+            self.forest.nodes[n][1] for n in _below(self.forest, roots) if not isinstance(self.forest.nodes[n], Leaf)
+        }
 
     def accepts(self, tree: int) -> bool:
         node = self.forest.nodes[tree]

@@ -99,7 +99,8 @@ class Book:
         if q.backend is not None:
             chosen, error, unknown = self._explicit(q, verdicts)
         return Selection(
-            chosen, tuple(v.backend for v in candidates if v.status is Status.ACCEPTS), verdicts, error, unknown, automatic,
+            chosen, tuple(v.backend for v in candidates if v.status is Status.ACCEPTS), verdicts, error, unknown,
+            automatic,
             verdicts if direct is found else _ordered(direct, names),
         )  # fmt: skip
 

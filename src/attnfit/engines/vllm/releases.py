@@ -108,12 +108,18 @@ def resolve(text: str) -> Resolved:
             return Resolved(_load(public, book.BOOKS), True, "")
         if public in shared():
             serves = shared()[public]["book"]
-            return Resolved(_load(serves, book.BOOKS), True, f"vLLM {public} decides as {serves} does: {shared()[public]['proof']}")
+            return Resolved(
+                _load(serves, book.BOOKS), True, f"vLLM {public} decides as {serves} does: {shared()[public]['proof']}"
+            )
     if plain in learned():
-        return Resolved(_load(plain, user_books()), True, f"from the book learned on this machine, {user_books() / plain}.json")
+        return Resolved(
+            _load(plain, user_books()), True, f"from the book learned on this machine, {user_books() / plain}.json"
+        )
     nearest = _nearest(version)
     what = "nightly or pre-release" if version.is_prerelease or version.is_devrelease else "release or build"
-    note = f"{plain} is a {what} without a rule book; this is the opinion of {nearest}. `attnfit learn` makes an exact one"
+    note = (
+        f"{plain} is a {what} without a rule book; this is the opinion of {nearest}. `attnfit learn` makes an exact one"
+    )
     folder = book.BOOKS if nearest in shipped() else user_books()
     return Resolved(_load(nearest, folder), False, note)
 

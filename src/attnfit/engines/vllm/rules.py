@@ -13,7 +13,8 @@ from attnfit.core import Question
 # Fields a tree may ask about that are attributes of the question.
 ASKED = (
     "head_size", "dtype", "kv_cache_dtype", "block_size", "use_mla", "has_sink", "use_sparse", "use_mm_prefix",
-    "use_per_head_quant_scales", "attn_type", "has_sliding_window", "use_non_causal", "use_batch_invariant", "use_kv_connector",
+    "use_per_head_quant_scales", "attn_type", "has_sliding_window", "use_non_causal", "use_batch_invariant",
+    "use_kv_connector",
     "use_pcp", "use_adaptive_verification", "use_dcp", "use_rswa", "num_heads", "flash_attn_version", "dcp_size",
 )  # fmt: skip
 
@@ -58,7 +59,8 @@ def gathered_heads(q: Question) -> int:
 CONTEXT: dict[str, Callable[[Question], Any]] = {
     f.__name__: f
     for f in (
-        model_num_heads, num_kv_heads, model_head_size, run_kv_cache_dtype, queries_per_kv_head, queries_left_over, gathered_heads,
+        model_num_heads, num_kv_heads, model_head_size, run_kv_cache_dtype, queries_per_kv_head, queries_left_over,
+        gathered_heads,
     )
 }  # fmt: skip
 
@@ -78,7 +80,7 @@ class NotNumber:
     def _refuse(self, *_: Any) -> Any:
         raise NoNumber(self._text)
 
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = _refuse  # type: ignore[assignment]
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = _refuse
     __mod__ = __floordiv__ = __add__ = __sub__ = __mul__ = _refuse
 
 

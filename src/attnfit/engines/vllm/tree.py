@@ -118,7 +118,6 @@ class Forest:
             return Leaf("value", value=written["value"])
         return Leaf("unknown", value=written["unknown"])
 
-
     def _printing(self, leaf: Leaf) -> Leaf:
         for name in leaf.fields:
             self._number(name)

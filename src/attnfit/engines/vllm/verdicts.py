@@ -106,7 +106,8 @@ class Verdicts:
             return ()
         required, observed = explain.why(book, tree, values)
         return tuple(
-            Reason(code, rules.text(t, values, book.numbers), required, observed, leaf.where or where) for t in leaf.texts
+            Reason(code, rules.text(t, values, book.numbers), required, observed, leaf.where or where)
+            for t in leaf.texts
         )
 
     def _raises(self, name: str, code: str, leaf: Leaf, values: Values) -> Verdict:
