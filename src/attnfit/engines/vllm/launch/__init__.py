@@ -55,6 +55,7 @@ def _walk(
 ) -> None:
     from attnfit.engines.vllm.flags import parse_flags
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
+    from attnfit.engines.vllm.launch.spoken import spoken
 
     flags = parse_flags(release, argv, variables, form=form)
     launch.stage = "create_engine_config"
@@ -71,7 +72,7 @@ def _walk(
     else:
         launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
         launch.stage = "selector"
-    answer = layers.ask(cfg, select)
+    answer = layers.ask(cfg, spoken(select, release))
     launch.layers = tuple(answer.layers)
     launch.notes += tuple(answer.notes)
     if launch.hypothetical:

@@ -1,0 +1,48 @@
+"""How a launch prints what a ready question prints otherwise.
+
+Layers hand the selector a member of the enum AttentionType; its messages then show "AttentionType.DECODER" where a
+ready question with attn_type "decoder" shows the plain word. Up to 0.13 AttentionType is a plain class of strings
+(vllm/attention/backends/abstract.py:17), from 0.14 an enum (vllm/v1/attention/backend.py, class AttentionType).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+from packaging.version import Version
+
+from attnfit.core import Question, Selection, Verdict
+
+_FIRST_ENUM = Version("0.14")
+_WORD = re.compile(r"\b(attn_type=|attention type )(decoder|encoder|encoder_only|encoder_decoder)\b")
+
+
+def spoken(select: Callable[[Question], Selection], release: str) -> Callable[[Question], Selection]:
+    """`select` with the wording of a launch."""
+    if Version(release) < _FIRST_ENUM:
+        return select
+
+    def selected(question: Question) -> Selection:
+        found = select(question)
+        if question.attn_type == "decoder" and found.error is None:
+            return found
+        return msgspec.structs.replace(
+            found,
+            error=None if found.error is None else _enum(found.error),
+            verdicts=tuple(_verdict(v) for v in found.verdicts),
+        )
+
+    return selected
+
+
+def _enum(text: str) -> str:
+    return _WORD.sub(lambda found: f"{found[1]}AttentionType.{found[2].upper()}", text)
+
+
+def _verdict(verdict: Verdict) -> Verdict:
+    if not any(_WORD.search(reason.text) for reason in verdict.reasons):
+        return verdict
+    reasons = tuple(msgspec.structs.replace(reason, text=_enum(reason.text)) for reason in verdict.reasons)
+    return msgspec.structs.replace(verdict, reasons=reasons)
