@@ -3,7 +3,8 @@
     V/bin/python proofs/real_parser.py describe > parser.json
     V/bin/python proofs/real_parser.py parse < lists.jsonl > answers.jsonl
 
-`parse` (`serve` for the whole `vllm serve` command line) reads one JSON list of arguments a line and writes {"ok": bool, "error": text, "values": {dest: value}}.
+`parse` (`serve` for the whole `vllm serve` command line) reads one JSON list of arguments a line and writes
+{"ok": bool, "error": text, "values": {dest: value}}.
 Set LD_LIBRARY_PATH to a directory with a stub libcuda where the machine has none.
 """
 
@@ -11,19 +12,22 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
+import importlib.util
 import json
 import os
 import sys
-import types
+from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
 OUT = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "src", "attnfit", "learn"))
-import flags_worker  # noqa: E402
+SRC = Path(__file__).resolve().parent.parent / "src"
+spec = importlib.util.spec_from_file_location("worker", SRC / "attnfit" / "learn" / "flagworker" / "__main__.py")
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+worker.bare_packages(SRC)
 
 
 class Refused(Exception):
@@ -45,7 +49,7 @@ def make_parser():
     platforms.__dict__["current_platform"] = platforms._current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    for name in flags_worker.CLI_ARGS:
+    for name in worker.CLI_ARGS:
         try:
             cli = importlib.import_module(name)
         except ModuleNotFoundError as e:
@@ -87,7 +91,7 @@ def show(value):
 def main():
     parser = make_parser()
     if sys.argv[1] == "describe":
-        json.dump(flags_worker.describe(parser), OUT)
+        json.dump(importlib.import_module("attnfit.learn.flagworker.describe").describe(parser), OUT)
     else:
         def error(self, message):
             raise Refused(message)

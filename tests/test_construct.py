@@ -14,6 +14,7 @@ from attnfit.core import Capability, LayerQuestion, Question, Selection
 from attnfit.engines.vllm.flags import load_table, parse_flags
 from attnfit.engines.vllm.launch import blocks, construct, engine_config, kernel_facts, layers
 from attnfit.engines.vllm.launch.impl_checks import check_impl
+from attnfit.engines.vllm.launch.linear import Projection, check_blocks, is_skipped
 from attnfit.engines.vllm.launch.mla_prefill import Dims, choose_prefill, prefill_priorities
 from attnfit.engines.vllm.launch.moe import MoeLayer, MoeParallel, in_capabilities
 from attnfit.engines.vllm.launch.moe_select import Scheme, select
@@ -23,7 +24,8 @@ from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal
 
 DATA = Path(__file__).parent / "data"
 RELEASE = "0.33.0"
-ROWS = [json.loads(line) for line in gzip.decompress((DATA / f"construct-{RELEASE}.jsonl.gz").read_bytes()).splitlines()]
+RAW = gzip.decompress((DATA / f"construct-{RELEASE}.jsonl.gz").read_bytes())
+ROWS = [json.loads(line) for line in RAW.splitlines()]
 
 
 @cache
@@ -173,3 +175,34 @@ def test_packed_kv_formats_take_the_bytes_their_backend_says() -> None:
     assert token_bytes("TRITON_ATTN", "int8_per_token_head", "bfloat16", 1, 128) == 2 * 128 + 8
     assert turboquant_slot("turboquant_4bit_nc", 128) == 134
     assert token_bytes("FLASH_ATTN", "auto", "bfloat16", 2, 128) == 2 * 2 * 128 * 2
+
+
+def projection(**changes: Any) -> Projection:
+    return Projection(**{"name": "mlp.down_proj", "inputs": 1216, "outputs": (2560,), "split": "row", **changes})
+
+
+def test_block_scales_that_a_shard_would_cut_are_refused_as_the_engine_does() -> None:
+    """Qwen3-4B-FP8 on 8 ranks: 9728 / 8 = 1216 input channels are not whole blocks of 128."""
+    with pytest.raises(Refusal, match=r"Weight input_size_per_partition = 1216 is not divisible by .* block_k = 128"):
+        check_blocks(projection(), 128, 128, 8)
+    check_blocks(projection(inputs=1280), 128, 128, 8)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["re:.*mlp\\.(gate|up|down)_proj.*"], True),
+        (["model.layers.0.mlp"], True),
+        (["model.layers.0.mlp*"], True),
+        (["lm_head", "re:.*self_attn.*"], False),
+    ],
+)
+def test_a_checkpoints_ignore_list_is_read_as_names_prefixes_and_expressions(
+    patterns: list[str], expected: bool
+) -> None:
+    assert is_skipped(0, projection(), patterns) is expected
+
+
+def test_an_ignore_expression_that_could_run_for_ever_is_not_run() -> None:
+    with pytest.raises(Unknown, match="ignore list"):
+        is_skipped(0, projection(), ["re:(a+)+$"])

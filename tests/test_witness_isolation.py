@@ -32,6 +32,9 @@ def connect(state): socket.create_connection(("127.0.0.1", 9), timeout=1)
 @job("write")
 def write(state, path): open(path, "w").write("x")
 
+@job("read")
+def read(state, path): return open(path).read()
+
 @job("start")
 def start(state): os.system("true")
 
@@ -86,7 +89,9 @@ def test_the_child_sees_no_environment_and_no_packages(probes: Path, monkeypatch
 
 def test_what_engine_code_never_needs_is_refused(probes: Path, tmp_path: Path) -> None:
     with child(probes) as witness:
-        for job, arguments in (("connect", {}), ("write", {"path": str(tmp_path / "x")}), ("start", {})):
+        (tmp_path / "secret").write_text("x")
+        tried = {"connect": {}, "write": {"path": str(tmp_path / "x")}, "read": {"path": str(tmp_path / "secret")}, "start": {}}
+        for job, arguments in tried.items():
             with pytest.raises(WitnessError, match="refused in the witness"):
                 witness.call(job, **arguments)
     assert not (tmp_path / "x").exists()

@@ -54,7 +54,7 @@ def check(
     chosen = engines.engine(name or (parsed.engine if parsed else engines.ENGINES[0]))
     said = list(gpu_input.notes)
     if not gpu_input.counted:
-        said.append("no count given: 1 GPU assumed")
+        said.append("no number of GPUs given (-n): whether they are enough is not checked")
     facts: dict[str, bool] = {}
     if version:
         said.append("release given by --engine")

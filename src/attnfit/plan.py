@@ -26,9 +26,11 @@ def plan(
     if launch.ok is not False:
         return ()
     steps: list[Step] = []
+    seen: set[tuple[object, ...]] = set()  # outcomes already offered: one way to each is enough
     for move in islice(engine.moves(request.argv, launch), MOST_TRIES):
         after = decide(request.with_argv(move.argv))
-        if after.ok:
+        if after.ok and (outcome := _outcome(after)) not in seen:
+            seen.add(outcome)
             chosen = dict.fromkeys(layer.selection.chosen or "" for layer in after.layers)
             names = ", ".join(name for name in chosen if name)
             text = move.text + (f"; then {names} serves it" if names else "")
@@ -36,6 +38,11 @@ def plan(
             if len(steps) == MOST_STEPS:
                 break
     return tuple(steps) or (Step(_nothing(request, launch)),)
+
+
+def _outcome(launch: Launch) -> tuple[object, ...]:
+    chosen = tuple((layer.role, layer.selection.chosen) for layer in launch.layers)
+    return (chosen, launch.dtype, launch.kv_cache_dtype_after_init, launch.block_size_after_load)
 
 
 def _nothing(request: Request, launch: Launch) -> str:

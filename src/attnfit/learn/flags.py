@@ -1,7 +1,7 @@
 """`attnfit learn`, the part about flags: a release's own command-line parser as data.
 
 The release's `make_arg_parser` is executed from its source files in a child process with no site packages
-(`flags_worker`), and every action of the parser it builds is written down, with the config classes that JSON-valued
+(`flagworker`), and every action of the parser it builds is written down, with the config classes that JSON-valued
 flags name. What the child cannot settle is unknown in the table, never guessed.
 """
 
@@ -20,9 +20,8 @@ import msgspec
 from attnfit.engines.vllm.flags.table import Table
 from attnfit.errors import InputError
 
-WORKER = Path(__file__).with_name("flags_worker.py")
+WORKER = Path(__file__).parent / "flagworker" / "__main__.py"
 TIMEOUT_S = 120
-MEMORY_BYTES = 2 << 30
 
 
 def extract_flags(source_root: Path | str, release: str = "") -> dict[str, Any]:
@@ -39,7 +38,7 @@ def extract_flags(source_root: Path | str, release: str = "") -> dict[str, Any]:
             done = subprocess.run(
                 [sys.executable, "-I", "-S", "-B", str(WORKER), str(root.resolve())],
                 env={"PATH": os.defpath, "HOME": scratch}, cwd=scratch, stdin=subprocess.DEVNULL,
-                capture_output=True, timeout=TIMEOUT_S, preexec_fn=_limit, check=False,
+                capture_output=True, timeout=TIMEOUT_S, check=False,
             )
         except subprocess.TimeoutExpired:
             raise InputError(f"building the parser of {root} took more than {TIMEOUT_S} s") from None
@@ -79,14 +78,6 @@ def _lines(data: dict[str, Any]) -> str:
 
 def _compact(flag: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in flag.items() if v is not None or k == "type"}
-
-
-def _limit() -> None:
-    import resource
-
-    for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-        resource.setrlimit(what, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (TIMEOUT_S, TIMEOUT_S))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ def verdict_line(report: Report) -> str:
 
 
 def describe_gpu(gpu: Gpu, count: int) -> str:
+    """"8 x H200 SXM 141GB (140.4 GiB, compute capability 9.0)"."""
     size = f"{gpu.memory_gib:g} GiB, " if gpu.memory_gib else ""
     what = f"compute capability {gpu.capability}" if gpu.capability else "not covered yet"
     return f"{count} x {gpu.name} ({size}{what})"
@@ -63,7 +64,9 @@ def _circumstances(report: Report) -> Iterator[str]:
         facts.append(f"{launch.dtype}, KV cache {kv}")
     yield from _wrap("; ".join(facts), "  model   ")
     yield from _wrap("; ".join(describe_gpu(gpu, count) for gpu, count in report.gpus), "  gpu     ")
-    yield from _wrap("; ".join([f"{report.engine} {report.release}", *report.said]), "  engine  ")
+    yield f"  engine  {report.engine} {report.release}"
+    for sentence in report.said:
+        yield from _wrap(sentence, "          ")
 
 
 def _layer(layer: LayerQuestion, shown_error: str | None, every: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ from . import stubs
 
 NO_NEW_PRIVS = 38  # prctl(2)
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
-# Audit events (sys.audit) of what engine predicates never need. Reading files stays allowed: sources are files.
+# Audit events (sys.audit) of what engine predicates never need.
 FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "pty.",
              "ctypes.", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod",
              "os.chown", "os.kill", "os.putenv", "shutil.", "urllib.", "http.", "ftplib.", "smtplib.", "tempfile.",
@@ -27,8 +27,15 @@ class Refused(PermissionError):
     """Raised inside the child when code there tries what it may not."""
 
 
-def shut_in(cpu_seconds: int, memory_mb: int) -> dict[str, Any]:
-    """Apply everything; returns what took effect (`network`, `limits`, `audit`)."""
+READABLE: list[str] = []  # directories whose files may be opened, with a trailing slash
+
+
+def shut_in(cpu_seconds: int, memory_mb: int, readable: list[str]) -> dict[str, Any]:
+    """Apply everything; returns what took effect (`network`, `limits`, `audit`).
+
+    Files may be read only below the `readable` directories and the standard library.
+    """
+    READABLE.extend(os.path.join(os.path.realpath(path), "") for path in [*readable, *sys.path] if path)
     report: dict[str, Any] = {"network": _namespaces(), "limits": _limits(cpu_seconds, memory_mb)}
     sys.dont_write_bytecode = True  # a refused write would count as a leak
     sys.addaudithook(_audit)
@@ -80,6 +87,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
         if writes or (isinstance(flags, int) and flags & WRITING):
             _refuse(f"writing {path!r}")
+        if isinstance(path, (str, bytes)) and not os.path.realpath(os.fsdecode(path)).startswith(tuple(READABLE)):
+            _refuse(f"reading {path!r}")
     elif event.startswith(FORBIDDEN):
         _refuse(event)
 

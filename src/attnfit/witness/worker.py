@@ -39,7 +39,7 @@ def main() -> None:
         importlib.import_module(name)
     state = jobs.State()
     state.root, state.version, state.env = hello["root"], hello["version"], hello["env"]
-    state.isolation = isolate.shut_in(hello["cpu_seconds"], hello["memory_mb"])
+    state.isolation = isolate.shut_in(hello["cpu_seconds"], hello["memory_mb"], [hello["root"], str(HERE.parent)])
     _send(out, {"result": state.isolation})
     for line in sys.stdin:
         request = json.loads(line)

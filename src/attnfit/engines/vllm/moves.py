@@ -28,7 +28,9 @@ def moves(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
     for dtype in ("bfloat16", "float16"):
         if launch.dtype is not None and dtype != launch.dtype:
             yield Move(
-                f"--dtype {dtype}", _with(argv, "--dtype", dtype), f"activations run in {dtype} instead of {launch.dtype}"
+                f"--dtype {dtype}",
+                _with(argv, "--dtype", dtype),
+                f"activations run in {dtype} instead of {launch.dtype}",
             )
     for i, first in enumerate(spans):
         for second in spans[i + 1 :]:
@@ -39,7 +41,9 @@ def moves(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
 def _backends_accepting_all(launch: Launch) -> list[str]:
     """Backends valid for every question of the launch, in the engine's priority order."""
     layers = launch.layers
-    return [name for name in (layers[0].selection.valid if layers else ()) if all(name in x.selection.valid for x in layers)]
+    return [
+        name for name in (layers[0].selection.valid if layers else ()) if all(name in x.selection.valid for x in layers)
+    ]
 
 
 def _spans(argv: Sequence[str]) -> list[range]:

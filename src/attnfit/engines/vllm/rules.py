@@ -89,9 +89,16 @@ def has_float(key: Any) -> bool:
     return any(part.__class__ is float for part in key) if key.__class__ is tuple else key.__class__ is float
 
 
+class _Bare(str):
+    """A name that also repr() shows without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def shown(name: str, value: Any) -> Any:
     """A field's value as the engine prints it."""
-    return f"torch.{value}" if name == "dtype" else value
+    return _Bare(f"torch.{value}") if name == "dtype" else value
 
 
 def text(template: str, values: list[Any], numbers: Mapping[str, int]) -> str:

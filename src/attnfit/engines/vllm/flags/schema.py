@@ -137,10 +137,8 @@ def _value(hint: Any, value: Any, classes: Mapping[str, Any], path: str) -> None
         _named(arg, value, classes, path)
     elif kind == "dataclass":
         _object(arg, value, classes, path)
-    elif "pathlib.Path" not in str(arg):
+    else:
         raise Unknown(f"{path}: values of type {arg} are not known for this release")
-    elif not isinstance(value, str):
-        raise SchemaError(path, "Input is not a valid path")
 
 
 def _union(hints: list[Any], value: Any, classes: Mapping[str, Any], path: str) -> None:
@@ -200,6 +198,7 @@ def _plain(kind: str, value: Any, path: str) -> None:
         "any": lambda: True,
         "null": lambda: value is None,
         "str": lambda: isinstance(value, str),
+        "path": lambda: isinstance(value, str),
         "bool": lambda: _is_bool(value),
         "int": lambda: _is_int(value),
         "float": lambda: _is_float(value),

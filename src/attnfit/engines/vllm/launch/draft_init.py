@@ -1,7 +1,8 @@
 """What refuses while a multi-token-prediction draft is built, after the target was.
 
 A draft's layers are the target's own classes; they differ where the checkpoint keeps them unquantised.
-Sources (0.33.0): vllm/v1/spec_decode/llm_base_proposer.py:1265, vllm/model_executor/models/{deepseek,qwen3_5,glm4_moe,nemotron_h}_mtp.py.
+Sources (0.33.0): vllm/v1/spec_decode/llm_base_proposer.py:1265,
+vllm/model_executor/models/{deepseek,qwen3_5,glm4_moe,nemotron_h}_mtp.py.
 """
 
 from __future__ import annotations

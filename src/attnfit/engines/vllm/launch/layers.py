@@ -7,7 +7,7 @@ The model class decides: `families/*.json` says per architecture which plan it f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from attnfit.core import LayerQuestion, Question, Selection
-from attnfit.engines.vllm.launch import plans_hybrid, plans_mla, plans_other
+from attnfit.engines.vllm.launch import plans_draft, plans_encoder, plans_hybrid, plans_mla, plans_other
 from attnfit.engines.vllm.launch.plan import Ctx, Layer, PlanFunction, decoder
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Unknown
 
@@ -27,6 +27,8 @@ PLANS: dict[str, PlanFunction] = {
     **plans_mla.PLANS,
     **plans_hybrid.PLANS,
     **plans_other.PLANS,
+    **plans_encoder.PLANS,
+    **plans_draft.PLANS,
 }
 
 
@@ -38,6 +40,7 @@ class Families(msgspec.Struct, frozen=True):
     architectures: dict[str, str]
     language_models: dict[str, tuple[str, str | None]]
     text_architectures: dict[str, str]
+    drafts_of: dict[str, str]  # target architecture -> architecture of its MTP draft
 
 
 class LayerAnswer(msgspec.Struct, kw_only=True):
@@ -50,7 +53,6 @@ class LayerAnswer(msgspec.Struct, kw_only=True):
     layers: list[LayerQuestion] = msgspec.field(default_factory=list)
     kv_layers: list[KvLayer] = msgspec.field(default_factory=list)
     kv_cache_dtype: str = "auto"  # of the run, after construction
-    mla_dims: list[tuple[int, int, int]] = msgspec.field(default_factory=list)  # MLA prefill: nope, rope, v per kind
     unknown: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
 
@@ -69,7 +71,13 @@ def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
     table = families(cfg.release)
     answer = LayerAnswer(kv_cache_dtype=cfg.kv_cache_dtype)
     asker = _Asker(cfg, select, answer)
-    asker.build(language_model(table, cfg), table)
+    target = language_model(table, cfg)
+    asker.build(target, table)
+    if cfg.speculative:
+        try:
+            asker.build_draft(target, table)
+        except Unknown as missing:
+            answer.unknown.append(str(missing))
     return answer
 
 
@@ -117,6 +125,22 @@ def _without_window(cfg: EngineConfig, text: dict[str, Any]) -> dict[str, Any]:
     return text
 
 
+def draft_model(spec: dict[str, Any], target: Ctx, table: Families) -> tuple[str, dict[str, Any]]:
+    """Architecture and config of the draft: as resolved before, or the checkpoint's own MTP layers."""
+    draft = spec.get("draft") if isinstance(spec.get("draft"), dict) else None
+    if draft:
+        config = draft.get("text") or draft.get("config") or draft
+        names = draft.get("architecture") or (draft.get("config") or draft).get("architectures")
+        name = names[0] if isinstance(names, list) and names else names
+        if isinstance(name, str) and isinstance(config, dict):
+            return name, config
+    if spec.get("method") == "mtp":
+        own = table.drafts_of.get(target.cfg.architecture) or table.drafts_of.get(target.architecture)
+        if own is not None:
+            return own, {**target.text, **table.plans[table.architectures[own]].get("set", {})}
+    raise Unknown(f"the config of the draft model (speculative method {spec.get('method')!r})")
+
+
 class _Asker:
     def __init__(self, cfg: EngineConfig, select: Select, answer: LayerAnswer) -> None:
         self.cfg, self.select, self.answer = cfg, select, answer
@@ -132,51 +156,81 @@ class _Asker:
         plan = table.plans[name]
         self.role = c.role
         self.model_window = _model_window(c)
-        self.c = c
-        for layer in PLANS[plan["build"]](c, plan):
-            self.add(layer)
+        made = PLANS[plan["build"]](c, plan)
+        asked: Selection | None = None
+        while True:
+            try:  # a plan may look at the answer to its last question (HYV4)
+                layer = made.send(asked) if isinstance(made, Generator) else next(made)
+            except StopIteration:
+                return
+            asked = self.add(layer)
 
-    def add(self, layer: Layer) -> None:
+    def build_draft(self, target: Ctx, table: Families) -> None:
+        """The draft model asks for itself, with its own backend flag (v1/spec_decode/llm_base_proposer.py:1265)."""
+        spec = self.cfg.speculative or {}
+        method = spec.get("method")
+        if method in ("ngram", "ngram_gpu", "suffix", "custom_class"):
+            return
+        name, text = draft_model(spec, target, table)
+        wanted = spec.get("attention_backend")
+        self.backend = None if wanted is None else str(wanted)
+        if spec.get("kv_cache_dtype"):
+            self.answer.kv_cache_dtype = str(spec["kv_cache_dtype"])
+        before = self.answer.kv_cache_dtype
+        self.build(Ctx(self.cfg, text, name, role="draft"), table)
+        if spec.get("kv_cache_dtype"):
+            self.answer.kv_cache_dtype = before
+
+    def add(self, layer: Layer) -> Selection | None:
         if layer.backend is not None:
-            self.row(layer, layer.backend, self.bound_kv(layer), None)
-        elif layer.mla:
-            self.latent(layer)
-        else:
-            self.plain(layer)
+            self.row(layer, layer.backend, self.bound_kv(layer), layer.window)
+            return None
+        return self.latent(layer) if layer.mla else self.plain(layer)
 
     def bound_kv(self, layer: Layer) -> str | None:
-        if layer.kv == "fp8_ds_mla":  # DeepSeek-V4 writes its format back (deepseek_v4/attention.py:118)
+        """The KV dtype of a layer that binds its backend; classes that pack the cache write it back for the run."""
+        run = self.answer.kv_cache_dtype
+        if layer.kv == "fp8_ds_mla":  # deepseek_v4/attention.py:118
             self.answer.kv_cache_dtype = "fp8_ds_mla"
-        return self.answer.kv_cache_dtype if layer.kv == "run" else layer.kv
+        if layer.kv == "packed":
+            run = self.answer.kv_cache_dtype = packed_kv(str(layer.backend), run)
+        if layer.kv == "unpacked":  # dots3_note/nvidia/model.py:431
+            return "fp8" if run == "fp8_ds_mla" else run
+        return run if layer.kv in ("run", "packed") else layer.kv
 
-    def latent(self, layer: Layer) -> None:
+    def latent(self, layer: Layer) -> Selection:
         own = layer.cls == "MultiHeadLatentAttention"
         kv = self.answer.kv_cache_dtype
         if not own and str(layer.index) in self.cfg.kv_cache_dtype_skip_layers:
             kv = "auto"
-        chosen = self.question(layer, kv, has_sliding_window=False)
-        if chosen is not None and not own:
-            packed = packed_kv(chosen, kv)
+        asked = self.question(layer, kv, has_sliding_window=False)
+        only_probes = layer.probe and layer.asks_as is not None
+        if asked.chosen is not None and not own and not only_probes:
+            packed = packed_kv(asked.chosen, kv)
             if packed != kv:
                 self.answer.kv_cache_dtype = kv = packed
-        if layer.dims is not None and layer.dims not in self.answer.mla_dims:
-            self.answer.mla_dims.append(layer.dims)
-        self.row(layer, chosen, kv, layer.window)
+        if not layer.probe:
+            self.row(layer, asked.chosen, kv, layer.window)
+        return asked
 
-    def plain(self, layer: Layer) -> None:
-        window = layer.window if layer.window is not None else self.model_window
-        run = self.answer.kv_cache_dtype
+    def plain(self, layer: Layer) -> Selection:
+        window = layer.window
+        if window is None and not layer.cacheless:
+            window = self.model_window
+        run = "auto" if layer.cacheless else self.answer.kv_cache_dtype
         scheme = kv_scheme(self.cfg) if layer.quantised else None
         kv = run
         if scheme is not None and kv == "auto":
-            kv = self.answer.kv_cache_dtype = "fp8"
-        skip = self.cfg.kv_cache_dtype_skip_layers
+            kv = "fp8"
+            if not layer.cacheless:
+                self.answer.kv_cache_dtype = kv
+        skip = () if layer.cacheless else self.cfg.kv_cache_dtype_skip_layers
         if (window is not None and "sliding_window" in skip) or str(layer.index) in skip:
             kv = "auto"
         if layer.early:
-            chosen = self.question(layer, run, has_sliding_window=False)
+            asked = self.question(layer, run, has_sliding_window=False)
         else:
-            chosen = self.question(
+            asked = self.question(
                 layer,
                 kv,
                 has_sink=layer.sink,
@@ -184,9 +238,10 @@ class _Asker:
                 use_per_head_quant_scales=scheme is not None and scheme.get("strategy") == "attn_head",
                 has_sliding_window=window is not None,
             )
-        self.row(layer, chosen, kv, window)
+        self.row(layer, asked.chosen, kv, window)
+        return asked
 
-    def question(self, layer: Layer, kv: str, **fields: Any) -> str | None:
+    def question(self, layer: Layer, kv: str, **fields: Any) -> Selection:
         cfg = self.cfg
         question = Question(
             capability=cfg.capability,
@@ -226,9 +281,9 @@ class _Asker:
                     question=question, selection=self.select(question), role=self.role, layer_class=asks_as, count=1
                 )
             )
-            return layers[-1].selection.chosen
+            return layers[-1].selection
         layers[at] = msgspec.structs.replace(layers[at], count=layers[at].count + 1)
-        return layers[at].selection.chosen
+        return layers[at].selection
 
     def wanted(self, layer: Layer, slides: bool) -> str | None:
         """The user's backend for this kind of layer (vllm/v1/attention/selector.py:186)."""
@@ -237,8 +292,6 @@ class _Asker:
         return None if chosen in (None, "auto") else str(chosen).upper()
 
     def row(self, layer: Layer, backend: str | None, kv: str | None, window: int | None) -> None:
-        if layer.backend is not None:
-            window = layer.window
         refused = backend is None
         if refused:  # the engine stops here; go on with a name, so that the other layers are still seen
             backend = ("FLASHMLA_SPARSE" if layer.sparse else "TRITON_MLA") if layer.mla else "TRITON_ATTN"

@@ -6,6 +6,7 @@ test their shapes; which linear layers a model has is derived from its dimension
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from attnfit.core import Capability
 from attnfit.engines.vllm.launch.model_asserts import LayerCheck
 from attnfit.engines.vllm.launch.moe_layers import first_moe
 from attnfit.engines.vllm.launch.quant_scheme import excluded_modules
-from attnfit.engines.vllm.launch.state import EngineConfig, Refusal
+from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 
 STAGE = "model_init"
 _WHERE = "vllm/model_executor/layers/quantization/utils/fp8_utils.py"
@@ -23,7 +24,7 @@ _WHERE = "vllm/model_executor/layers/quantization/utils/fp8_utils.py"
 class Projection(NamedTuple):
     """One linear layer on one rank. `outputs` are the merged matrices; `split` says which side is cut."""
 
-    name: str
+    name: str  # path in the decoder layer, as checkpoints name its first part: "self_attn.q_proj"
     inputs: int
     outputs: tuple[int, ...]
     split: str  # "column" | "row" | "none"
@@ -31,15 +32,59 @@ class Projection(NamedTuple):
 
 def linear_steps(cfg: EngineConfig, capability: Capability) -> Iterator[LayerCheck]:
     """(decoder layer, place, check) of every linear layer kind that tests its shape."""
-    block = (cfg.quant_config or {}).get("weight_block_size")
-    if cfg.quantization not in ("fp8", "deepseek_v4_fp8") or not isinstance(block, list) or len(block) != 2:
-        return
-    rows, cols = int(block[0]), int(block[1])
-    skipped = excluded_modules(cfg.quant_config or {})
-    for index, place, projection in _projections(cfg):
-        if any(projection.name in name.split(".") for name in skipped):
-            continue
-        yield index, place, partial(check_blocks, projection, rows, cols, cfg.tp)
+    quant = cfg.quant_config or {}
+    block, group = quant.get("weight_block_size"), group_size(cfg)
+    skipped = excluded_modules(quant)
+    if cfg.quantization in ("fp8", "deepseek_v4_fp8") and isinstance(block, list) and len(block) == 2:
+        rows, cols = int(block[0]), int(block[1])
+        for index, place, projection in _projections(cfg):
+            if not is_skipped(index, projection, skipped):
+                yield index, place, partial(check_blocks, projection, rows, cols, cfg.tp)
+    elif group is not None and group > 0:
+        for index, place, projection in _projections(cfg):
+            if projection.split == "row" and projection.inputs % group and not is_skipped(index, projection, skipped):
+                yield index, place, partial(_ragged_groups, projection, group, cfg)
+
+
+def group_size(cfg: EngineConfig) -> int | None:
+    """Input channels that share one integer scale; None where weights have no such groups."""
+    quant = cfg.quant_config or {}
+    if cfg.quantization in ("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"):
+        size = quant.get("group_size", quant.get("q_group_size"))
+        return size if isinstance(size, int) else None
+    groups = quant.get("config_groups")
+    if cfg.quantization == "compressed-tensors" and isinstance(groups, dict):
+        weights = [group.get("weights") or {} for group in groups.values() if isinstance(group, dict)]
+        sizes = [w.get("group_size") for w in weights if w.get("type") == "int" and w.get("strategy") == "group"]
+        return next((size for size in sizes if isinstance(size, int)), None)
+    return None
+
+
+def _ragged_groups(p: Projection, group: int, cfg: EngineConfig) -> None:
+    raise Unknown(f"which kernel takes {p.name} with {p.inputs} inputs per rank in groups of {group}")
+
+
+def is_skipped(index: int, p: Projection, patterns: list[str]) -> bool:
+    """Whether the checkpoint keeps this layer unquantised."""
+    for root in ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers"):
+        full = f"{root}.{index}.{p.name}"
+        for pattern in patterns:
+            if pattern.startswith("re:"):
+                if _matches(pattern[3:], full):
+                    return True
+            elif full == pattern or full.startswith(pattern.rstrip("*").rstrip(".") + ".") or pattern == p.name:
+                return True
+    return False
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """A checkpoint's own regular expression, only if it is short and free of nested repetition."""
+    if len(pattern) > 200 or re.search(r"[*+}]\)?[*+{]", pattern):
+        raise Unknown(f"whether {pattern!r} in the checkpoint's ignore list names {name}")
+    try:
+        return re.match(pattern, name) is not None
+    except re.error:
+        return False
 
 
 def check_blocks(p: Projection, rows: int, cols: int, tp: int) -> None:
@@ -74,7 +119,7 @@ def _projections(cfg: EngineConfig) -> Iterator[tuple[int, int, Projection]]:
         yield from ((0, 3, p) for p in _mlp(cfg, dense, "mlp"))
     shared = _shared_experts(cfg)
     if site is not None and shared and site.layer.parallel.sp_size == 1:
-        yield from ((site.index, 3, p) for p in _mlp(cfg, shared, "shared_experts"))
+        yield from ((site.index, 3, p) for p in _mlp(cfg, shared, "mlp.shared_experts"))
 
 
 def _mla(cfg: EngineConfig) -> list[Projection]:
@@ -86,12 +131,12 @@ def _mla(cfg: EngineConfig) -> list[Projection]:
     q_rank = t.get("q_lora_rank")
     out = []
     if isinstance(q_rank, int):
-        out.append(Projection("fused_qkv_a_proj", int(t["hidden_size"]), (q_rank, rank + rope), "none"))
-        out.append(Projection("q_b_proj", q_rank, (heads * (nope + rope) // tp,), "column"))
+        out.append(Projection("self_attn.q_a_proj", int(t["hidden_size"]), (q_rank, rank + rope), "none"))
+        out.append(Projection("self_attn.q_b_proj", q_rank, (heads * (nope + rope) // tp,), "column"))
     else:
-        out.append(Projection("q_proj", int(t["hidden_size"]), (heads * (nope + rope) // tp,), "column"))
-    out.append(Projection("kv_b_proj", rank, (heads * (nope + v) // tp,), "column"))
-    out.append(Projection("o_proj", heads * v // tp, (int(t["hidden_size"]),), "row"))
+        out.append(Projection("self_attn.q_proj", int(t["hidden_size"]), (heads * (nope + rope) // tp,), "column"))
+    out.append(Projection("self_attn.kv_b_proj", rank, (heads * (nope + v) // tp,), "column"))
+    out.append(Projection("self_attn.o_proj", heads * v // tp, (int(t["hidden_size"]),), "row"))
     return out
 
 
@@ -99,14 +144,20 @@ def _gqa(cfg: EngineConfig) -> list[Projection]:
     q, kv = cfg.num_heads * cfg.head_size, cfg.num_kv_heads * cfg.head_size
     hidden = cfg.text.get("hidden_size")
     hidden = hidden if isinstance(hidden, int) else 0
-    return [Projection("qkv_proj", hidden, (q, kv, kv), "column"), Projection("o_proj", q, (hidden,), "row")]
+    return [
+        Projection("self_attn.q_proj", hidden, (q, kv, kv), "column"),
+        Projection("self_attn.o_proj", q, (hidden,), "row"),
+    ]
 
 
 def _mlp(cfg: EngineConfig, size: int, name: str) -> list[Projection]:
     shard = size // cfg.tp
     hidden = cfg.text.get("hidden_size")
     hidden = hidden if isinstance(hidden, int) else 0
-    return [Projection(name, hidden, (shard, shard), "column"), Projection(name, shard, (hidden,), "row")]
+    return [
+        Projection(f"{name}.gate_proj", hidden, (shard, shard), "column"),
+        Projection(f"{name}.down_proj", shard, (hidden,), "row"),
+    ]
 
 
 def _shared_experts(cfg: EngineConfig) -> int | None:

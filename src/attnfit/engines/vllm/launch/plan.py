@@ -34,7 +34,9 @@ class Layer(NamedTuple):
     kv: str | None = None  # KV dtype bound by the class
     early: bool = False  # asks before Attention.__init__: without sinks, window, mm prefix, skip layers
     quantised: bool = True  # quant_config is handed to the layer
+    cacheless: bool = False  # no cache_config handed over: KV dtype "auto", no model window, no skip layers
     asks_as: str | None = None  # class that asks where it is not the one that registers
+    probe: bool = False  # asks, but registers no cache
 
 
 class Ctx:
@@ -124,9 +126,10 @@ def attention(c: Ctx, p: Plan, i: int, index: int | None = None) -> Layer:
     """The attention layer number `i` as plan `p` describes it."""
     heads = c.size(p.get("heads", ["num_attention_heads"]))
     kv_heads = c.size(p.get("kv", ["num_key_value_heads", "num_attention_heads"]))
-    name, attn_type = p.get("class", "Attention"), "decoder"
+    name = p.get("class", "Attention")
     if p.get("causal") and not c.causal():
-        name, attn_type = "EncoderOnlyAttention", "encoder_only"
+        name = "EncoderOnlyAttention"
+    attn_type = "encoder_only" if name == "EncoderOnlyAttention" else "decoder"
     return Layer(
         name,
         i if index is None else index,
@@ -138,6 +141,7 @@ def attention(c: Ctx, p: Plan, i: int, index: int | None = None) -> Layer:
         attn_type=attn_type,
         early=name in EARLY,
         quantised=p.get("quantised", True),
+        cacheless=p.get("cacheless", False),
     )
 
 

@@ -101,19 +101,34 @@ def zamba2(c: Ctx, p: Plan) -> Iterator[Layer]:
         yield state("MambaMixer2", hybrids + i)
 
 
+def qwen4_sparse(c: Ctx, i: int) -> Iterator[Layer]:
+    """Two state caches of the indexer, then the layer that binds its own backend (qwen4_exp/nvidia/qsa.py:480)."""
+    yield Layer("QSAKeyStateCache", i, backend="QWEN4_EXP_EXP_QSA_STATE")
+    yield Layer("QSACompressedKeyCache", i, backend="QWEN4_EXP_EXP_QSA_STATE")
+    yield Layer(
+        "Qwen4ExpQSAAttention",
+        i,
+        head_size=c.int("head_dim"),
+        heads=c.shard(c.int("num_attention_heads")),
+        kv_heads=c.shard_kv(c.int("num_key_value_heads")),
+        backend="QWEN4_EXP_QSA_TRITON",
+        kv="run",
+    )
+
+
 def qwen4(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """Gated delta net, full attention, or the sparse attention that binds its own backend (qwen4_exp/nvidia/model.py:219)."""
+    """Gated delta net, full attention, or sparse attention; some layers hold an n-gram cache (nvidia/model.py:219)."""
     ple = set(c.get("ple_layer_ids") or ())
     for i in c.layers(c.int("num_hidden_layers")):
         kind = c.at("layer_types", i)
         if i + 1 in ple:
-            raise Unknown("the caches of Qwen4ExpPLELayer")
+            yield Layer("Qwen4ExpPLELayer", i, backend="PLE_SHORT_CONV_ATTN", mamba="SHORT_CONV")
         if kind == "linear_attention":
             yield state("QwenGatedDeltaNetAttention", i)
         elif c.get("indexer_n_heads") is None:
             yield attention(c, p, i)
         else:
-            raise Unknown("the caches of Qwen4ExpQSAAttention")
+            yield from qwen4_sparse(c, i)
 
 
 PLANS = {f.__name__: f for f in (by_type, both, recurrent, lfm2, zamba2, qwen4)}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
-from attnfit.engines.vllm.launch.plan import Ctx, Layer, Plan, attention
+from attnfit.core import Selection, Status
+from attnfit.engines.vllm.launch.plan import Ctx, Layer, Plan, PlanFunction, attention
 from attnfit.engines.vllm.launch.state import Unknown
 
 
@@ -68,7 +69,8 @@ def unlatent(c: Ctx, i: int, *, causal: bool = True) -> Layer:
 def deepseek_layer(c: Ctx, i: int) -> Iterator[Layer]:
     """DeepseekV2DecoderLayer's choice of attention class (deepseek_v2.py:1283)."""
     nope, rope = c.get("qk_nope_head_dim", 0), c.get("qk_rope_head_dim", 0)
-    if (nope or 0) == 0 and (rope or 0) == 0:
+    zero = (nope or 0) == 0 and (rope or 0) == 0
+    if zero or (c.get("model_type") == "deepseek" and c.architecture != "AXK1ForCausalLM"):
         window = c.cfg.rswa_window
         name = "Attention" if window is None else "RSWAAttention"
         yield attention(c, {"class": name, "head": ["hidden_size/num_attention_heads"], "kv": ["num_key_value_heads"]}, i)
@@ -255,20 +257,69 @@ def bailing_v3(c: Ctx, p: Plan) -> Iterator[Layer]:
             yield Layer("BailingMoeV3KimiDeltaAttention", i, backend="GDN_ATTN", mamba="GDN_ATTN")
 
 
+def dots3_layer(c: Ctx, i: int) -> Iterator[Layer]:
+    """Sliding layers bind a Triton MLA of their own; full layers ask, then are replaced by a padded layer that binds its
+    own backend (dots3_note/nvidia/model.py:243, 467)."""
+    if c.at("layer_types", i) == "sliding_attention":
+        head = c.int("swa_kv_lora_rank") + c.int("swa_qk_rope_head_dim")
+        heads = c.shard(c.int("swa_num_attention_heads"))
+        yield Layer(
+            "MLAAttention", i, head_size=head, heads=heads, kv_heads=1, backend="TRITON_MLA", kv="unpacked",
+            window=c.int("sliding_window_size"),
+        )  # fmt: skip
+        return
+    full = mla_layer(c, i, sparse="index_topk" in c.text)
+    if full.sparse and has_indexer(c, i):
+        yield indexer(i)
+    yield full._replace(probe=True)
+    yield full._replace(cls="Dots3NotePaddedMLAAttention", backend="DOTS3_NOTE_PADDED_MLA_SPARSE", kv="run", sparse=True)
+
+
 def dots3(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """Sliding layers bind a Triton MLA of their own; full layers ask, then pad (dots3_note/nvidia/model.py:227, 352)."""
     for i in c.layers(c.int("num_hidden_layers")):
-        if c.at("layer_types", i) == "sliding_attention":
-            raise Unknown("the backend names of Dots3Note's sliding layers")
-        yield from _latent(c, i)
+        yield from dots3_layer(c, i)
 
 
-def hy_v4(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """HYV4 probes the selector once more for sparse layers and for learnable sinks (hy_v4/nvidia/attention.py:348, 572)."""
-    raise Unknown("how HYV4MLAAttention resolves its sink backend")
+_HY_SPARSE = ("sparse_attention", "sparse", "indexed_attention", "deepseek_sparse_attention")
 
 
-PLANS = {
+def hy_v4(c: Ctx, p: Plan) -> Generator[Layer, Selection | None, None]:
+    """HYV4 probes the selector for sparse layers, and again for a learnable sink; a backend that takes sinks is then
+    bound, else the layer asks for itself (hy_v4/nvidia/attention.py:348, 545)."""
+    types = c.get("layer_types")
+    for i in c.layers(c.int("num_hidden_layers")):
+        sparse = "index_topk" in c.text and types is not None and i < len(types) and types[i] in _HY_SPARSE
+        layer = mla_layer(c, i, sparse=sparse)
+        probe = layer._replace(asks_as="HYV4MLAAttention", probe=True)
+        if sparse:
+            yield probe
+            shared = c.get("indexer_types")
+            if shared is None and c.get("index_topk_freq", 1) != 1:
+                raise Unknown("which layers share their top-k indices (index_topk_freq)")
+            if shared is None or shared[i] == "full":
+                yield indexer(i)
+        if c.get("learnable_sink", False):
+            answer = yield probe
+            bound = sink_backend(answer) if sparse else None
+            if bound is not None:
+                yield layer._replace(backend=bound, kv="packed")
+                continue
+        yield layer
+
+
+def sink_backend(answer: Selection | None) -> str | None:
+    """Backend bound for a learnable sink: FLASHMLA_SPARSE's sink-taking subclass wherever FLASHMLA_SPARSE is valid."""
+    if answer is None:
+        return None
+    for verdict in answer.verdicts:
+        if verdict.backend == "FLASHMLA_SPARSE":
+            if verdict.status is Status.UNKNOWN:
+                raise Unknown(verdict.unknown or "whether FLASHMLA_SPARSE takes this layer")
+            return "FLASHMLA_SPARSE" if verdict.status is Status.ACCEPTS else None
+    raise Unknown("whether FLASHMLA_SPARSE takes this layer")
+
+
+PLANS: dict[str, PlanFunction] = {
     f.__name__: f
     for f in (
         deepseek,

@@ -116,11 +116,23 @@ def mimo_v2_layer(c: Ctx, i: int, swa: bool, index: int | None = None) -> Layer:
 
 
 def diffkv(c: Ctx, head: int, v_head: int, sink: bool) -> str:
-    """FLASH_ATTN_DIFFKV where its FlashAttention serves this device, else the Triton one (flash_attn_diffkv.py)."""
-    major = c.cfg.capability.major
-    if major == 9:
-        return "FLASH_ATTN_DIFFKV"
-    raise Unknown(f"whether FLASH_ATTN_DIFFKV serves head sizes {head}/{v_head} on {c.cfg.capability}")
+    """FLASH_ATTN_DIFFKV where FlashAttention 3 or 4 serves this device, else the Triton one (fa_utils.py:74).
+
+    Supposes the FlashAttention builds that vLLM's own wheel brings.
+    """
+    capability, given = c.cfg.capability, c.cfg.attention.get("flash_attn_version")
+    major = capability.major
+    version = {9: 3, 10: 4}.get(major, 2) if given is None else int(given)
+    if major >= 10 and version == 3:
+        version = 4 if major in (10, 11) else 2
+    if version == 3 and major == 9 and (head > 256 or sink):
+        version = 4
+    if version == 4 and c.cfg.flags.env.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
+        version = 2
+    if version == 4 and major >= 10 and head > 128 and (head, v_head) != (192, 128):
+        version = 2
+    served = (version == 3 and major == 9) or (version == 4 and major in (9, 10, 11))
+    return "FLASH_ATTN_DIFFKV" if served else "TRITON_ATTN_DIFFKV"
 
 
 def mimo_v2(c: Ctx, p: Plan) -> Iterator[Layer]:
@@ -209,13 +221,28 @@ def hrm_text(c: Ctx, p: Plan) -> Iterator[Layer]:
                 yield attention(c, p, i)
 
 
+def minimax_m3_sparse(c: Ctx, i: int) -> Iterator[Layer]:
+    """The index cache first, then the layer that binds its own backend (minimax_m3/nvidia/model.py:505)."""
+    yield Layer("MiniMaxM3IndexerCache", i, backend="MINIMAX_M3_SPARSE_INDEXER")
+    yield Layer(
+        "MiniMaxM3SparseAttention",
+        i,
+        head_size=c.int("head_dim"),
+        heads=c.shard(c.int("num_attention_heads")),
+        kv_heads=c.shard_kv(c.int("num_key_value_heads")),
+        backend="MINIMAX_M3_SPARSE",
+        kv="run",
+    )
+
+
 def minimax_m3(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """Sparse layers bind their own backend beside an index cache (minimax_m3/nvidia/model.py:392)."""
+    """Sparse where sparse_attention_freq is not 0 (minimax_m3/nvidia/model.py:99)."""
     freq = (c.get("sparse_attention_config") or {}).get("sparse_attention_freq")
     for i in c.layers(c.int("num_hidden_layers")):
         if freq is not None and i < len(freq) and freq[i] != 0:
-            raise Unknown("the backends of MiniMaxM3SparseAttention")
-        yield attention(c, p, i)
+            yield from minimax_m3_sparse(c, i)
+        else:
+            yield attention(c, p, i)
 
 
 def inkling(c: Ctx, p: Plan) -> Iterator[Layer]:
@@ -237,9 +264,31 @@ def inkling(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 
 def step5(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """Never asks: sparse or split-KV FlashAttention of its own (step5/nvidia/model.py:1186)."""
-    raise Unknown("the caches of Step5Attention")
-    yield  # pragma: no cover
+    """Never asks: sliding layers bind FLASH_ATTN, full ones sparse attention with two caches (step5/nvidia/model.py:1186)."""
+    sparse = c.need("sparse_config")
+    dsa = not (isinstance(sparse, dict) and sparse.get("enabled") is False)
+    types = c.get("layer_types_with_mtp") or c.get("layer_types") or []
+    other = c.get("attention_other_setting") or {}
+    for i in c.layers(c.int("num_hidden_layers")):
+        kind = types[i] if i < len(types) else ("sliding_attention" if i % 2 == 0 else "full_attention")
+        own = other if other and other.get("attention_type") == kind and i < len(types) else {}
+        slides = kind == "sliding_attention" and c.get("sliding_window") is not None
+        heads = own.get("num_attention_heads") or c.int("num_attention_heads")
+        if slides and c.get("swa_num_attention_heads") is not None:
+            heads = c.int("swa_num_attention_heads")
+        yield Layer(
+            "Attention",
+            i,
+            head_size=int(own.get("head_dim") or c.size(["head_dim", "hidden_size/num_attention_heads"])),
+            heads=c.shard(int(heads)),
+            kv_heads=c.shard_kv(int(own.get("num_attention_groups") or c.int("num_attention_groups"))),
+            window=c.int("sliding_window") if slides else None,
+            backend="STEP5_DSA" if dsa and not slides else "FLASH_ATTN",
+            kv="run",
+        )
+        if dsa and not slides:
+            yield Layer("Step5SparseSummaryCacheLayer", i, backend="STEP5_CSA_SUMMARY")
+            yield Layer("Step5CSATailRing", i, backend="STEP5_CSA_TAIL_RING")
 
 
 def chatglm(c: Ctx, p: Plan) -> Iterator[Layer]:

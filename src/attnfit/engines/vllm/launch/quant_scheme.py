@@ -41,6 +41,8 @@ def experts_scheme(cfg: EngineConfig, site: MoeSite, oracle_of: Any, stage: str)
         return Scheme("mxfp4", "kMxfp4Static"), layer
     if method in _FIXED:
         return _FIXED[method], layer
+    if method in ("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"):
+        return _awq_or_gptq(quant, layer), layer
     if method == "compressed-tensors":
         return _compressed_tensors(quant, layer), layer
     if method == "modelopt_mixed":
@@ -205,26 +207,54 @@ def _compressed_tensors(quant: dict[str, Any], layer: MoeLayer) -> Scheme:
 
 
 def _wna16(weights: dict[str, Any], layer: MoeLayer) -> Scheme:
-    bits, symmetric = weights.get("num_bits"), bool(weights.get("symmetric", True))
-    size = weights.get("group_size")
-    group = -1 if size is None else int(size)
+    bits, size = weights.get("num_bits"), weights.get("group_size")
     if bits not in (4, 8):
         raise Unknown(f"how experts of {bits}-bit integer weights run")
-    base = "kInt8Static" if bits == 8 else "kInt4Static32" if group == 32 else "kInt4Static"
-    weight = base if symmetric else f"{base}Asym"
+    group = -1 if size is None else int(size)
+    ordered = weights.get("actorder") == "group"
+    return integer_scheme(bits, group, bool(weights.get("symmetric", True)), ordered=ordered, bias=False)
+
+
+def integer_scheme(
+    bits: int, group: int, symmetric: bool, *, ordered: bool, bias: bool, awq: bool = False
+) -> Scheme:
+    """4- or 8-bit integer experts; which backends cannot read the checkpoint is oracle/int_wna16.py:146."""
+    compressed = not bias  # the AWQ and GPTQ integrations may carry an expert bias
+    base = "kInt8Static" if bits == 8 else "kInt4Static32" if group == 32 and compressed else "kInt4Static"
+    weight = base if symmetric or awq or not compressed else f"{base}Asym"
 
     def skip(backend: str, moe: MoeLayer) -> str | None:
-        """int_wna16.py:146."""
-        if backend == "FLASHINFER_TRTLLM" and not symmetric:
+        if backend == "FLASHINFER_TRTLLM" and (bias or not symmetric):
             return "zero points and bias are not supported"
-        if backend in ("MARLIN", "BATCHED_MARLIN"):
-            fits = moe.hidden % 128 == 0 and (group <= 0 or moe.per_rank % group == 0)
-            if not fits or group not in (-1, 32, 64, 128):
-                return "Marlin not supported for this layer"
-        if weights.get("actorder") == "group" and backend in ("TRITON", "RDNA3"):
-            return "group activation ordering is not supported"
+        if backend == "RDNA3" and bias:
+            return "only compressed-tensors checkpoints are supported"
         if backend == "RDNA3" and not symmetric:
             return "asymmetric checkpoints are not supported"
+        if backend == "TRITON" and bias:
+            return "expert bias is not supported"
+        if backend in ("TRITON", "RDNA3") and ordered:
+            return "group activation ordering is not supported"
+        if backend in ("MARLIN", "BATCHED_MARLIN") and not marlin_fits(moe, group):
+            return "Marlin not supported for this layer"
         return None
 
     return Scheme("wna16", weight, None, skip=skip)
+
+
+def marlin_fits(moe: MoeLayer, group: int) -> bool:
+    """utils/marlin_utils.py:356, tiles padded."""
+    whole = moe.hidden % 128 == 0 and (group <= 0 or moe.per_rank % group == 0)
+    return whole and group in (-1, 32, 64, 128)
+
+
+def _awq_or_gptq(quant: dict[str, Any], layer: MoeLayer) -> Scheme:
+    """quantization/auto_awq.py:337, auto_gptq.py:238. Layers that Marlin cannot take go another way."""
+    awq = quant.get("quant_method") == "awq"
+    bits = quant.get("bits", quant.get("w_bit", 4))
+    group = quant.get("group_size", quant.get("q_group_size", -1))
+    if not isinstance(bits, int) or not isinstance(group, int):
+        raise Unknown("bits and group_size of the quantised checkpoint")
+    if not marlin_fits(layer, group) or quant.get("dynamic"):
+        raise Unknown("which kernel runs integer experts that Marlin cannot take")
+    symmetric = not quant.get("zero_point", True) if awq else bool(quant.get("sym", True))
+    return integer_scheme(bits, group, symmetric, ordered=False, bias=True, awq=awq)
