@@ -30,7 +30,7 @@ def run(
 ) -> None:
     """Answer every line of the file `source` ("-": stdin). Raises InputError only if it cannot be opened."""
     try:
-        opened = nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb")
+        opened = nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb")  # noqa: SIM115  (closed by the with below)
     except OSError as error:
         raise InputError(f"{source} cannot be read ({error.strerror}); name a file of JSON lines, or -") from error
     encoder = msgspec.json.Encoder()
@@ -129,6 +129,7 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
         "ok": launch.ok,
         "stage": launch.stage,
         "error": launch.error,
+        "detail": launch.detail,
         "unknown": list(launch.unknown),
         "dtype": launch.dtype,
         "kv_cache_dtype": launch.kv_cache_dtype,

@@ -18,6 +18,8 @@ _COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow",
 def render(report: Report, *, every: bool = False) -> str:
     """The whole report as text with ANSI styles (click strips them where stdout is no terminal)."""
     lines = [verdict_line(report), "", *_circumstances(report)]
+    if report.launch.hypothetical and report.launch.layers:
+        lines += ["", "it stops before it asks for a backend; past that it would ask:"]
     for layer in report.launch.layers:
         lines += ["", *_layer(layer, report.launch.error, every)]
     lines += _engine_words(report)
@@ -48,7 +50,7 @@ def verdict_line(report: Report) -> str:
 
 
 def describe_gpu(gpu: Gpu, count: int) -> str:
-    """"8 x H200 SXM 141GB (140.4 GiB, compute capability 9.0)"."""
+    """ "8 x H200 SXM 141GB (140.4 GiB, compute capability 9.0)"."""
     size = f"{gpu.memory_gib:g} GiB, " if gpu.memory_gib else ""
     what = f"compute capability {gpu.capability}" if gpu.capability else "not covered yet"
     return f"{count} x {gpu.name} ({size}{what})"
@@ -125,7 +127,7 @@ def _engine_words(report: Report) -> Iterator[str]:
     yield ""
     where = f" ({launch.where})" if launch.where else ""
     yield from _wrap(f"the engine would say, at stage {launch.stage}{where}:", "")
-    for line in _short(launch.error).splitlines():
+    for line in _short(launch.detail or launch.error).splitlines():
         yield from _wrap(line.strip(), "  ", "    ")
 
 

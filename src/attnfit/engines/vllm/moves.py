@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from attnfit.core import Launch
@@ -16,8 +17,17 @@ _NEVER_DROPPED = frozenset({
 })  # fmt: skip
 
 
+# The argument parser's own words about a flag it does not know, and our guess at what was meant.
+_MEANT = re.compile(r"unrecognized arguments: (--?[\w.-]+).*; did you mean '(--?[\w.-]+)'\?", re.DOTALL)
+
+
 def moves(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
-    """Drop one flag; another backend by name; another dtype; drop two flags."""
+    """A flag spelt right; drop one flag; another backend by name; another dtype; drop two flags."""
+    if (meant := _MEANT.search(launch.detail)) is not None:
+        wrong, right = meant.groups()
+        for i, word in enumerate(argv):
+            if word.partition("=")[0] == wrong:
+                yield Move(f"{right} instead of {wrong}", (*argv[:i], word.replace(wrong, right, 1), *argv[i + 1 :]))
     spans = [span for span in _spans(argv) if _name(argv[span.start]) not in _NEVER_DROPPED]
     for span in spans:
         flag = " ".join(argv[span.start : span.stop])
