@@ -90,7 +90,8 @@ def test_the_child_sees_no_environment_and_no_packages(probes: Path, monkeypatch
 def test_what_engine_code_never_needs_is_refused(probes: Path, tmp_path: Path) -> None:
     with child(probes) as witness:
         (tmp_path / "secret").write_text("x")
-        tried = {"connect": {}, "write": {"path": str(tmp_path / "x")}, "read": {"path": str(tmp_path / "secret")}, "start": {}}
+        new, secret = str(tmp_path / "x"), str(tmp_path / "secret")
+        tried = {"connect": {}, "write": {"path": new}, "read": {"path": secret}, "start": {}}
         for job, arguments in tried.items():
             with pytest.raises(WitnessError, match="refused in the witness"):
                 witness.call(job, **arguments)

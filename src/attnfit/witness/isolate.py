@@ -30,12 +30,13 @@ class Refused(PermissionError):
 READABLE: list[str] = []  # directories whose files may be opened, with a trailing slash
 
 
-def shut_in(cpu_seconds: int, memory_mb: int, readable: list[str]) -> dict[str, Any]:
+def shut_in(cpu_seconds: int, memory_mb: int, readable: list[str] | None = None) -> dict[str, Any]:
     """Apply everything; returns what took effect (`network`, `limits`, `audit`).
 
-    Files may be read only below the `readable` directories and the standard library.
+    Files may be read only below the `readable` directories and the standard library; None: anywhere.
     """
-    READABLE.extend(os.path.join(os.path.realpath(path), "") for path in [*readable, *sys.path] if path)
+    if readable is not None:
+        READABLE.extend(os.path.join(os.path.realpath(path), "") for path in [*readable, *sys.path] if path)
     report: dict[str, Any] = {"network": _namespaces(), "limits": _limits(cpu_seconds, memory_mb)}
     sys.dont_write_bytecode = True  # a refused write would count as a leak
     sys.addaudithook(_audit)
@@ -87,7 +88,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
         if writes or (isinstance(flags, int) and flags & WRITING):
             _refuse(f"writing {path!r}")
-        if isinstance(path, (str, bytes)) and not os.path.realpath(os.fsdecode(path)).startswith(tuple(READABLE)):
+        named = READABLE and isinstance(path, (str, bytes))
+        if named and not os.path.realpath(os.fsdecode(path)).startswith(tuple(READABLE)):
             _refuse(f"reading {path!r}")
     elif event.startswith(FORBIDDEN):
         _refuse(event)
