@@ -18,26 +18,6 @@ TYPE_OF = "__attnfit_type__"
 Transform = Callable[[ast.stmt, str], ast.stmt]  # (top-level statement, file name) -> statement
 
 
-class _Guard(ast.NodeTransformer):
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        self.generic_visit(node)
-        if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
-            node.left = _wrap(SEEN, node.left)
-            node.comparators = [_wrap(SEEN, side) for side in node.comparators]
-        return node
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
-            node.func = ast.copy_location(ast.Name(TYPE_OF, ast.Load()), node.func)
-        return node
-
-    def visit_Match(self, node: ast.Match) -> ast.AST:
-        self.generic_visit(node)
-        node.subject = _wrap(SEEN, node.subject)
-        return node
-
-
 def _wrap(helper: str, node: ast.expr) -> ast.expr:
     if isinstance(node, ast.Constant):
         return node
@@ -46,9 +26,25 @@ def _wrap(helper: str, node: ast.expr) -> ast.expr:
 
 
 def rewrite(statement: ast.stmt, filename: str = "") -> ast.stmt:
-    """The statement with identity and type checks routed through stub-aware helpers."""
-    result: ast.stmt = _Guard().visit(statement)
-    return result
+    """The statement with identity and type checks routed through stub-aware helpers. Changes it in place."""
+    todo: list[ast.AST] = [statement]
+    while todo:  # a plain walk: ast.NodeTransformer is a third of a cold start
+        node = todo.pop()
+        for value in vars(node).values():
+            if isinstance(value, ast.AST):
+                todo.append(value)
+            elif type(value) is list:
+                todo.extend(item for item in value if isinstance(item, ast.AST))
+        if isinstance(node, ast.Compare):
+            if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+                node.left = _wrap(SEEN, node.left)
+                node.comparators = [_wrap(SEEN, side) for side in node.comparators]
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
+                node.func = ast.copy_location(ast.Name(TYPE_OF, ast.Load()), node.func)
+        elif isinstance(node, ast.Match):
+            node.subject = _wrap(SEEN, node.subject)
+    return statement
 
 
 def _isinstance(value: Any, kind: Any) -> bool:
