@@ -19,7 +19,7 @@ from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
 from attnfit.engines.vllm.launch.moe import Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
 from attnfit.engines.vllm.launch.moe_select import select
-from attnfit.engines.vllm.launch.quant_scheme import check_expert_blocks, experts_scheme
+from attnfit.engines.vllm.launch.quant_scheme import check_expert_blocks, experts_scheme, method_without_eplb
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def check_experts(
             f"ValueError: Tensor parallel size {cfg.tp} is greater than the number of experts {layer.num_experts}.",
             site.rule["max_tp_where"],
         )
-    if layer.parallel.enable_eplb and layer.parallel.use_ep and layer.num_experts % layer.parallel.ep_size:
+    balanced = layer.parallel.enable_eplb and bool(site.rule.get("eplb"))
+    if balanced and layer.parallel.use_ep and layer.num_experts % layer.parallel.ep_size:
         raise Refusal(
             stage,
             "ValueError: EPLB currently only supports even distribution of experts across ranks. Got "
@@ -122,6 +123,12 @@ def check_experts(
         raise Unknown(f"how {cfg.architecture} builds its experts, which --moe-backend {layer.moe_backend} must take")
     scheme, layer = experts_scheme(cfg, site, lambda name: Oracle(name, capability, env), stage)
     select(scheme, layer, capability, env, stage, str(cfg.text.get("model_type", "")))
+    if layer.parallel.enable_eplb and (method := method_without_eplb(cfg, scheme)):
+        raise Refusal(
+            stage,
+            f"NotImplementedError: EPLB is not supported {method}.",
+            "vllm/model_executor/layers/fused_moe/routed_experts.py:197",
+        )
     check_expert_blocks(cfg.quant_config or {}, scheme, layer, cfg.tp, stage)
 
 

@@ -70,7 +70,6 @@ def first_moe(cfg: EngineConfig) -> MoeSite | None:
 def moe_parallel(cfg: EngineConfig, rule: dict[str, Any]) -> MoeParallel:
     """How the experts are split (fused_moe/config.py:1117)."""
     a2a = str(cfg.flags.get("all2all_backend") or "allgather_reducescatter")
-    eplb = bool(cfg.flags.get("enable_eplb")) and bool(rule.get("eplb"))
     wants = rule.get("sequence_parallel")
     sequence = bool(wants) and cfg.expert_parallel and cfg.tp > 1
     if wants == "deepseek_v4":
@@ -87,7 +86,7 @@ def moe_parallel(cfg: EngineConfig, rule: dict[str, Any]) -> MoeParallel:
         sp_size=cfg.tp if sequence else 1,
         use_ep=use_ep,
         all2all_backend=a2a,
-        enable_eplb=bool(cfg.flags.get("enable_eplb")) if rule.get("eplb") else eplb,
+        enable_eplb=bool(cfg.flags.get("enable_eplb")),
     )
 
 

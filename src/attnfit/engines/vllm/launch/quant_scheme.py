@@ -68,6 +68,27 @@ _FIXED: dict[str, Scheme] = {
 }
 
 
+def method_without_eplb(cfg: EngineConfig, scheme: Scheme) -> str | None:
+    """The engine's method class, if it does not take expert load balancing; None if it does."""
+    if scheme is UNQUANTISED:
+        return None
+    named = {
+        "gpt_oss_mxfp4": "GptOssMxfp4MoEMethod",
+        "modelopt": "ModelOptFp8MoEMethod",
+        "modelopt_mxfp8": "ModelOptMxFp8FusedMoE",
+        "mxfp8": "ModelOptMxFp8FusedMoE",
+    }
+    method = cfg.quantization or ""
+    if method in named and cfg.quant_config:
+        return named[method]
+    if scheme.oracle == "int8" and method == "compressed-tensors":
+        return "CompressedTensorsW8A8Int8MoEMethod"
+    if scheme.oracle == "wna16" and method != "compressed-tensors":
+        awq = (cfg.quant_config or {}).get("quant_method") == "awq"
+        return "AutoAWQMoEMethod" if awq else "AutoGPTQMoEMethod"
+    return None
+
+
 def excluded_modules(quant: dict[str, Any]) -> list[str]:
     inner = quant.get("quantization")
     inner = inner if isinstance(inner, dict) else {}
