@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnfit import engines
-from attnfit.core import Gpu, Model, Question, Report, Selection
+from attnfit.core import Model, Question, Report, Selection
 from attnfit.decide import Request, decide, verdict
 from attnfit.errors import UsageError
 from attnfit.plan import plan
@@ -109,10 +109,3 @@ def select(question: Question, *, engine: str, env: Mapping[str, bool] | None = 
     """Answer one ready selector question, for example `select(Question(...), engine="vllm==0.33.0")`."""
     name, version = engines.split_spec(engine)
     return engines.engine(name).release(version).select(question, env)
-
-
-def gpus() -> tuple[Gpu, ...]:
-    """Every GPU of the catalogue."""
-    from attnfit.gpus import catalogue
-
-    return tuple(entry.gpu for entry in catalogue())

@@ -102,6 +102,8 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
     form = "auto"
     spec, path = _typed(item, "engine", str), item.get("model")
     if "command" in item:
+        if not isinstance(item["command"], str):
+            _typed(item, "command", list)
         parsed = parse_command(item["command"])
         argv, variables, form, path = tuple(parsed.argv), dict(parsed.env), parsed.form, path or parsed.model
         if engines.split_spec(spec)[1] is None and parsed.image_release:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from attnfit import api
 from attnfit import engines as known
+from attnfit.gpus import catalogue
 
 
 def gpus(as_json: bool) -> str:
@@ -19,7 +19,7 @@ def gpus(as_json: bool) -> str:
             _figure(g.bandwidth_gbs),
             _figure(g.smem_per_block_kib),
         )
-        for g in api.gpus()
+        for g in (entry.gpu for entry in catalogue())
     ]
     return _table(("name", "capability", "memory GiB", "bandwidth GB/s", "smem/block KiB"), rows, as_json)
 
