@@ -17,7 +17,7 @@ import pytest
 
 import tiny_engine
 from attnfit.errors import InputError, UnknownAnswer
-from attnfit.witness import index, sources
+from attnfit.witness import cache, fetch, index, sources
 from attnfit.witness.index import Index, configured
 from attnfit.witness.release import Release
 
@@ -102,7 +102,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}/simple"
 
     def fetch(self, version: str = "0.99.0") -> sources.Source:
-        return sources.fetched(version, indexes=[Index(self.url)], say=lambda text: None)
+        return fetch.fetched(version, indexes=[Index(self.url)], say=lambda text: None)
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def test_only_the_source_files_of_a_release_are_fetched(server: Server, as_json:
 def test_once_fetched_it_needs_no_network(server: Server) -> None:
     first = server.fetch()
     server.http.shutdown()
-    assert sources.fetched("0.99.0", offline=True) == first
+    assert fetch.fetched("0.99.0", offline=True) == first
 
 
 def test_offline_says_so(server: Server) -> None:
     with pytest.raises(UnknownAnswer, match="not in the cache"):
-        sources.fetched("0.99.0", offline=True)
+        fetch.fetched("0.99.0", offline=True)
 
 
 def test_a_server_without_ranges_gives_the_whole_wheel(server: Server) -> None:
@@ -152,7 +152,7 @@ def test_a_wheel_that_is_not_what_the_index_lists_is_not_used(server: Server) ->
     server.ranges, server.sha256 = False, "0" * 64
     with pytest.raises(UnknownAnswer, match="sha256"):
         server.fetch()
-    assert not list((sources.cache_dir() / "sources").glob("*"))
+    assert not list((cache.cache_dir() / "sources").glob("*"))
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -196,7 +196,7 @@ def test_a_login_stays_with_the_index(server: Server) -> None:
 def test_no_index_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path))
     with pytest.raises(UnknownAnswer, match="cannot be reached"):
-        sources.fetched("0.99.0", indexes=[Index("http://127.0.0.1:9/simple")], say=lambda text: None)
+        fetch.fetched("0.99.0", indexes=[Index("http://127.0.0.1:9/simple")], say=lambda text: None)
 
 
 def test_pip_s_settings_are_honoured(tmp_path: Path) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
-import tempfile
-import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from attnfit.errors import InputError
-from attnfit.witness.facts import default_env
+from attnfit.witness.env import default_env
+
+if TYPE_CHECKING:
+    import zipfile
 
 DISTRIBUTION = "vllm"
+Say = Callable[[str], None]
 KEPT = (".py", "METADATA", "entry_points.txt")
 TELLING = ("vllm/vllm_flash_attn/cute/", "vllm/third_party/deep_gemm/")
 MOST_MEMBERS, MOST_BYTES = 60_000, 600 << 20  # of a wheel's source files; 0.33.0 has 3,231 of 50 MB
@@ -30,6 +32,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, bool]  # environment facts: what pip brings, or what is installed
     origin: str  # for people: "vllm-0.33.0-...whl", "installed in /opt/venv"
     sha256: str | None = None  # of the wheel, where it was read whole
+
+
+def to_stderr(text: str) -> None:
+    """Announce what is about to be fetched."""
+    print(text, file=sys.stderr)
 
 
 def cache_dir() -> Path:
@@ -62,6 +69,9 @@ def store(
     name: str, names: Iterable[str], origin: str, sha256: str | None, contents: Iterable[tuple[str, bytes]]
 ) -> Source:
     """Write a wheel's source files (member name, bytes) into the cache under `name`. Raises InputError."""
+    import shutil
+    import tempfile
+
     home = cache_dir() / "sources"
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,11 @@ def vllm_config(
         }, {}, facts)
     attention = {"backend": None, "flash_attn_version": q.get("flash_attn_version"),
                  "use_non_causal": q.get("use_non_causal", False)}
-    parallel = {"decode_context_parallel_size": q.get("dcp_size", 1)}
+    if q.get("use_trtllm_attention") is not None:
+        attention["use_trtllm_attention"] = q["use_trtllm_attention"]
+    parallel = {
+        "decode_context_parallel_size": q.get("dcp_size", 1), "prefill_context_parallel_size": q.get("pcp_size", 1)
+    }
     cache = {
         "cache_dtype": _first_given(q.get("run_kv_cache_dtype"), q.get("kv_cache_dtype") or "auto"),
         "block_size": q.get("block_size"), "user_specified_block_size": q.get("block_size") is not None,
