@@ -16,7 +16,7 @@ from attnfit.engines.vllm.row import question_of, row
 from attnfit.learn import learn, same
 from attnfit.learn.coverage import Coverage
 from attnfit.learn.generate import Generator
-from attnfit.witness.sources import Source
+from attnfit.witness.cache import Source
 
 QUESTION = {"capability": "9.0", "head_size": 128, "dtype": "bfloat16", "hf": {"kv_lora_rank": 512}}
 

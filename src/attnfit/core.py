@@ -111,6 +111,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     run_kv_cache_dtype: str | None = None  # cache_config.cache_dtype; None: same as kv_cache_dtype
     flash_attn_version: int | None = None  # attention_config.flash_attn_version
     dcp_size: int = 1  # decode context parallel size
+    pcp_size: int = 1  # prefill context parallel size
+    rswa_window: int | None = None  # model_config.rswa_window
+    is_diffusion: bool = False  # model_config.is_diffusion
+    use_trtllm_attention: bool | None = None  # attention_config.use_trtllm_attention
 
 
 class Selection(msgspec.Struct, frozen=True):

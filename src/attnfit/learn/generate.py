@@ -36,6 +36,9 @@ MODELS: tuple[dict[str, Any], ...] = (  # shapes seen in real configs, so that m
 SIZES = (16, 32, 40, 48, 64, 72, 80, 96, 104, 112, 120, 128, 160, 192, 256, 264, 320, 384, 512, 576, 640, 1024)
 BLOCKS = (1, 8, 16, 32, 48, 64, 96, 128, 144, 256, 512, 1024)
 HEADS = (1, 2, 4, 6, 8, 12, 16, 17, 20, 28, 32, 48, 64, 96, 128)
+RARELY: dict[str, tuple[Any, ...]] = {
+    "pcp_size": (2, 4), "rswa_window": (128, 1024), "is_diffusion": (True,), "use_trtllm_attention": (True, False),
+}  # fmt: skip
 RARE = 0.12  # how often a boolean field is set when nothing asks for it
 
 
@@ -194,7 +197,7 @@ class Generator:
         pool = self._pools.get(name, [])
         if name.startswith("hf."):
             return [ABSENT, None, *pool, *SIZES]
-        if name in ("block_size", "num_heads"):
+        if name in ("block_size", "num_heads", "rswa_window"):
             return [None, *pool, *BLOCKS]
         return [v for v in (*pool, *SIZES) if v >= (name != "head_size")]
 
@@ -242,6 +245,9 @@ class Generator:
         for name in ("model_num_heads", "model_head_size"):
             if draw() < 0.2:
                 question[name] = pick(HEADS if name == "model_num_heads" else SIZES)
+        for name, values in RARELY.items():
+            if draw() < RARE:
+                question[name] = pick(values)
         if draw() < 0.2:
             question["run_kv_cache_dtype"] = pick([v for v in kv if v is not None])
         for name in self.book.written.selector:

@@ -17,6 +17,7 @@ from attnfit.engines.vllm.book import FORMAT, Book
 from attnfit.errors import AttnfitError
 from attnfit.learn.replay import Replay, replay
 from attnfit.witness import sources
+from attnfit.witness.cache import Source, to_stderr
 from attnfit.witness.client import Witness
 
 QUESTIONS = 20_000
@@ -43,7 +44,7 @@ def run(
     questions: int = QUESTIONS,
     seed: int | None = None,
     offline: bool = False,
-    say: Say = sources.to_stderr,
+    say: Say = to_stderr,
 ) -> Path:
     """Learn `vllm==X`, a wheel, a source tree or "installed" into `folder` (default: the user's books).
 
@@ -55,7 +56,7 @@ def run(
 
 
 def learn(
-    source: sources.Source,
+    source: Source,
     *,
     how: str,
     questions: int = QUESTIONS,
@@ -90,7 +91,7 @@ def learn(
     return Learned(render(_whole(source, body, provenance)), found, unknowns(body))
 
 
-def _whole(source: sources.Source, body: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(source: Source, body: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
     read = {name[4:] for name in body["fields"] if name.startswith("env.")}
     return {
         "format": FORMAT, "engine": "vllm", "version": source.version, "provenance": dict(provenance),

@@ -74,13 +74,15 @@ class Survey:
         for name in FLAGS:
             self._field(name, (False, True))
         self._field("flash_attn_version", (None, 2, 3, 4))
+        self._field("is_diffusion", (False, True))
+        self._field("use_trtllm_attention", (None, True, False))
         for name in release.env:
             self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
         for name in VARIABLES:
             self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
         self.numbers: dict[str, int] = {
             "head_size": NUMBER, "block_size": OPTIONAL, "num_heads": OPTIONAL, "num_kv_heads": POSITIVE,
-            "dcp_size": NUMBER,
+            "dcp_size": POSITIVE, "pcp_size": POSITIVE, "rswa_window": OPTIONAL,
             "model_head_size": NUMBER, "model_num_heads": NUMBER,
         }  # fmt: skip
         self.question = self._question()
@@ -128,11 +130,16 @@ class Survey:
             get_num_attention_heads=lambda parallel_config=None: heads,
             get_num_kv_heads=lambda parallel_config=None: kv_heads,
             is_mm_prefix_lm=self.tracked("use_mm_prefix"), use_mla=self.tracked("use_mla"),
+            is_diffusion=self.tracked("is_diffusion"), rswa_window=self.tracked("rswa_window"),
         )  # fmt: skip
         vars(fields["attention_config"])["_fields"].update(
-            flash_attn_version=self.tracked("flash_attn_version"), use_non_causal=self.tracked("use_non_causal")
+            flash_attn_version=self.tracked("flash_attn_version"), use_non_causal=self.tracked("use_non_causal"),
+            use_trtllm_attention=self.tracked("use_trtllm_attention"),
+        )  # fmt: skip
+        vars(fields["parallel_config"])["_fields"].update(
+            decode_context_parallel_size=self.tracked("dcp_size"),
+            prefill_context_parallel_size=self.tracked("pcp_size"),
         )
-        vars(fields["parallel_config"])["_fields"].update(decode_context_parallel_size=self.tracked("dcp_size"))
         given = _Given(self.tracked("block_size"))
         vars(fields["cache_config"])["_fields"].update(
             cache_dtype=self.tracked("run_kv_cache_dtype"), block_size=self.tracked("block_size"),

@@ -15,7 +15,9 @@ ASKED = (
     "head_size", "dtype", "kv_cache_dtype", "block_size", "use_mla", "has_sink", "use_sparse", "use_mm_prefix",
     "use_per_head_quant_scales", "attn_type", "has_sliding_window", "use_non_causal", "use_batch_invariant",
     "use_kv_connector",
-    "use_pcp", "use_adaptive_verification", "use_dcp", "use_rswa", "num_heads", "flash_attn_version", "dcp_size",
+    "use_pcp", "use_adaptive_verification", "use_dcp", "use_rswa", "num_heads", "flash_attn_version",
+    "dcp_size", "pcp_size",
+    "rswa_window", "is_diffusion", "use_trtllm_attention",
 )  # fmt: skip
 
 
