@@ -109,6 +109,12 @@ def test_source_that_cannot_be_parsed_is_unknown(tmp_path: Path) -> None:
     assert "could not be loaded" in ask(tmp_path / "b", fast="return X", fast_top="X = {}['absent']\n").unknown
 
 
+@pytest.mark.parametrize("look", ["Layer.fast", "Layer._fast", "Layer().fast", "getattr(Layer(), 'fast', True)"])
+def test_what_an_unknown_base_class_may_define_is_unknown(tmp_path: Path, look: str) -> None:
+    top = "from torch import nn\nclass Layer(nn.Module):\n    def __init__(self): pass\n"
+    assert ask(tmp_path, fast_top=top, fast=f"return bool({look})").unknown
+
+
 def test_stand_ins_that_decide_nothing_do_no_harm(tmp_path: Path) -> None:
     top = (
         "import torch, triton\nfrom torch import nn\n"

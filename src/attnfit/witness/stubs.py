@@ -130,9 +130,7 @@ class StubMeta(type(Protocol)):  # type: ignore[misc]  # so that a stub base mix
     """Metaclass of stub base classes: an attribute that no real class defines is itself a stub."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return Stub(f"{cls.__name__}.{name}")
+        return _unknown_attribute(cls._stub_base, name)
 
 
 def stub_class(path: str) -> type:
@@ -141,7 +139,18 @@ def stub_class(path: str) -> type:
         if not STATE.loading:
             leak(f"an instance with the unknown base class {path} was made")
 
-    return StubMeta(path, (), {"__init__": init, "_stub_base": path, "__init_subclass__": _ignore_keywords})
+    space = {"__init__": init, "_stub_base": path, "__init_subclass__": _ignore_keywords}
+    return StubMeta(path, (), {**space, "__getattr__": lambda self, name: _unknown_attribute(path, name)})
+
+
+_INTERNAL = ("_is_protocol", "_is_runtime_protocol", "_abc_impl", "_abc_registry", "_stub_base", "_fields")
+
+
+def _unknown_attribute(path: str, name: str) -> Any:
+    """What no real class of the engine defines: the unknown base may."""
+    if name in _INTERNAL or (name.startswith("__") and name.endswith("__")):
+        raise AttributeError(name)
+    return Stub(f"{path}.{name}")
 
 
 @classmethod  # type: ignore[misc]
