@@ -44,6 +44,7 @@ def check(
     from attnfit.inputs.environment import env_facts, installed
     from attnfit.inputs.gpu import read_gpus
     from attnfit.inputs.model import read_model
+    from attnfit.inputs.secrets import hide
 
     gpu_input = read_gpus(gpu, count)
     gpus = gpu_input.gpus
@@ -91,7 +92,7 @@ def check(
         env={**facts, **(env or {})},
     )
     launch = decide(request)
-    steps = plan(chosen, request, launch, lambda argv: tuple(parsed.render(argv))) if planned else ()
+    steps = plan(chosen, request, launch, lambda argv: tuple(hide(parsed.render(argv)))) if planned else ()
     return Report(
         verdict=verdict(launch),
         launch=launch,

@@ -89,9 +89,9 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
             (step.argv for step in report.steps if step.argv), launch if report.verdict == "passes" else None
         )
         if command:
-            import shlex
+            from attnfit.inputs.secrets import line
 
-            click.echo(shlex.join(command))
+            click.echo(line(command))
         else:
             click.echo("no command found that would pass; run without --fix for the reasons", err=True)
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterator
 
 import click
 
 from attnfit.core import Gpu, LayerQuestion, Report, Status, Step, Verdict
+from attnfit.inputs.secrets import line
 
 WIDTH = 80
 _COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow",
@@ -17,15 +17,19 @@ _COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow",
 
 def render(report: Report, *, every: bool = False) -> str:
     """The whole report as text with ANSI styles (click strips them where stdout is no terminal)."""
+    launch = report.launch
     lines = [verdict_line(report), "", *_circumstances(report)]
-    if report.launch.hypothetical and report.launch.layers:
-        lines += ["", "it stops before it asks for a backend; past that it would ask:"]
-    for layer in report.launch.layers:
-        lines += ["", *_layer(layer, report.launch.error, every)]
-    lines += _engine_words(report)
-    for unknown in report.launch.unknown:
+    if launch.hypothetical:
+        lines += _engine_words(report)
+        if launch.layers:
+            lines += ["", "it stops before it asks for an attention backend; past that it would ask:"]
+    for layer in launch.layers:
+        lines += ["", *_layer(layer, launch.error, every)]
+    if not launch.hypothetical:
+        lines += _engine_words(report)
+    for unknown in launch.unknown:
         lines += _wrap(f"unknown: {unknown}", "")
-    for note in report.launch.notes:
+    for note in launch.notes:
         lines += _wrap(f"note: {note}", "")
     for step in report.steps:
         lines += ["", *_step(step)]
@@ -115,7 +119,7 @@ def _verdict(verdict: Verdict, chosen: str | None, tail: str = "") -> Iterator[s
         )
         detail = "; ".join(part for part in (facts, reason.where) if part)
         if detail:
-            yield from (click.style(line, dim=True) for line in _wrap(detail, "               "))
+            yield from (click.style(part, dim=True) for part in _wrap(detail, "               "))
     if verdict.unknown:
         yield from _wrap(verdict.unknown, "             ")
 
@@ -127,8 +131,8 @@ def _engine_words(report: Report) -> Iterator[str]:
     yield ""
     where = f" ({launch.where})" if launch.where else ""
     yield from _wrap(f"the engine would say, at stage {launch.stage}{where}:", "")
-    for line in _short(launch.detail or launch.error).splitlines():
-        yield from _wrap(line.strip(), "  ", "    ")
+    for words in _short(launch.detail or launch.error).splitlines():
+        yield from _wrap(words.strip(), "  ", "    ")
 
 
 def _short(message: str, most: int = 600) -> str:
@@ -141,7 +145,7 @@ def _step(step: Step) -> Iterator[str]:
     if step.gives_up:
         yield from _wrap(f"gives up: {step.gives_up}", "      ")
     if step.argv:
-        yield "      " + shlex.join(step.argv)  # never wrapped: it is there to be copied
+        yield "      " + line(step.argv)  # never wrapped: it is there to be copied
 
 
 def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:

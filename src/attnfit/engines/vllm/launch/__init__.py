@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
-PROVEN_ON = "0.33.0"  # the release whose whole launches were held against the engine (docs/proofs.md)
-
 
 def run(
     model: Model,
@@ -64,8 +62,6 @@ def _walk(
     )
     cfg = found.config
     launch.notes = tuple(cfg.notes)
-    if release != PROVEN_ON:
-        launch.notes += (f"the way from config.json to these questions was proven on {PROVEN_ON}, not on {release}",)
     if found.refusals:
         _refuse(launch, found.refusals[0])
         launch.hypothetical = True

@@ -1,0 +1,183 @@
+"""The command line: what goes to stdout and stderr, exit codes, and what text looks like (tests/snapshots)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnfit import cli
+
+ROOT = Path(__file__).parent.parent
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+LAUNCH = ["--", "vllm", "serve", "examples/glm-5", "--tensor-parallel-size", "8"]
+SM120 = ["check", "--gpu", "rtx-pro-6000-server", "-n", "8", "--engine", "vllm==0.33.0"]
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("NO_COLOR", "TERM", "ATTNFIT_GPU", "ATTNFIT_ENGINE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["attnfit", *words])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(exit_.value.code or 0), out, err
+
+
+class Run:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._fixtures = {"monkeypatch": monkeypatch, "capsys": capsys}
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        return run(*words, **self._fixtures)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def attnfit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(monkeypatch, capsys)
+
+
+def same_as_snapshot(name: str, text: str) -> None:
+    """ATTNFIT_WRITE_SNAPSHOTS=1 writes them anew; read the diff before you commit it."""
+    path = SNAPSHOTS / name
+    if os.environ.get("ATTNFIT_WRITE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code"),
+    [
+        ("passes.txt", [*SM120, *LAUNCH], 0),
+        ("refused-by-the-selector.txt", [*SM120, *LAUNCH, "--dtype", "float16"], 1),
+        ("misspelt-flag.txt", [*SM120, *LAUNCH, "--dtpye", "float16"], 1),
+        ("quiet.txt", [*SM120, "--quiet", *LAUNCH, "--dtype", "float16"], 1),
+        ("fix.txt", [*SM120, "--fix", *LAUNCH, "--dtype", "float16"], 1),
+        ("story-2.txt", [*SM120[:-1], "vllm==0.16.0", *LAUNCH, "--dtype", "float16"], 1),
+    ],
+)
+def test_text_is_what_it_was(attnfit: Run, name: str, words: list[str], code: int) -> None:
+    got, out, err = attnfit(*words)
+    assert (got, err) == (code, "")
+    same_as_snapshot(name, out)
+
+
+def test_no_line_is_wider_than_80_columns_but_a_command_to_copy(attnfit: Run) -> None:
+    _, out, _ = attnfit(*SM120, "--all", *LAUNCH, "--dtype", "float16")
+    assert not [line for line in out.splitlines() if len(line) > 80 and "vllm serve" not in line]
+
+
+def test_json_has_the_documented_keys_and_the_exit_code(attnfit: Run) -> None:
+    code, out, _ = attnfit(*SM120, "--json", *LAUNCH, "--dtype", "float16")
+    answer = json.loads(out)
+    assert answer["schema"] == 1
+    assert answer["exit_code"] == code == 1
+    documented = (ROOT / "docs" / "json.md").read_text("utf-8")
+    for key in [*answer, *answer["launch"], *answer["launch"]["selector_configs"][0]]:
+        assert f"`{key}`" in documented, f"{key} is not documented"
+    assert all(reason["where"] for b in answer["launch"]["selector_configs"][0]["backends"] for reason in b["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["check", *LAUNCH], 2, "no GPU"),
+        (["check", "--gpu", "h9000", *LAUNCH], 2, "unknown GPU 'h9000'"),
+        (["check", "--gpu", "h200x8", "-n", "4", *LAUNCH], 2, "-n says 4"),
+        (["check", "--gpu", "h200", "--engine", "vllm==", *LAUNCH], 2, "no release behind"),
+        (["check", "--gpu", "h200", "--engine", "vllm>=0.16", *LAUNCH], 2, "names no single release"),
+        (["check", "--gpu", "h200", "--engine", "vllm==banana", *LAUNCH], 2, "banana"),
+        (["check", "--gpu", "h200", "--engine", "vllm==0.9.0", *LAUNCH], 3, "0.12.0"),
+        (["check", "--gpu", "h200", "--env", "flashinfer", *LAUNCH], 2, "FACT=yes"),
+        (["check", "--gpu", "h200", "--", "vllm", "serve", "no/such/dir/x"], 2, "no/such/dir/x"),
+        (["check", "--gpu", "h200", "--", "vllm", "serve", "zai-org/GLM-5"], 3, "zai-org/GLM-5"),
+        (["check", "--gpu", "h200", "--no-such-option"], 2, "No such option"),
+        (["check", "--gpu", "h200", "--", "ls", "-l"], 2, "ls"),
+    ],
+)
+def test_bad_input_is_one_error_with_the_right_exit_code(attnfit: Run, words: list[str], code: int, says: str) -> None:
+    got, out, err = attnfit(*words)
+    assert got == code
+    assert out == ""
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_a_fault_of_ours_is_one_sentence_too(attnfit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("boom")
+
+    monkeypatch.setattr("attnfit.api.check", broken)
+    code, _, err = attnfit(*SM120, *LAUNCH)
+    assert code == 2
+    assert "internal error, ZeroDivisionError: boom" in err
+    assert "Traceback" not in err
+
+
+def test_secrets_in_the_command_are_not_printed(attnfit: Run) -> None:
+    words = [*SM120, "--", "HF_TOKEN=hf_verysecret", *LAUNCH[1:], "--dtype", "float16", "--api-key", "sk-verysecret"]
+    for form in ([], ["--json"], ["--fix"]):
+        _, out, err = attnfit(*words[:7], *form, *words[7:])
+        assert "verysecret" not in out + err
+
+
+def test_defaults_come_from_flag_then_variable_then_file(
+    attnfit: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "attnfit"
+    folder.mkdir()
+    (folder / "attnfit.toml").write_text('[check]\ngpu = "h200x8"\nengine = "vllm==0.33.0"\n', "utf-8")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert "H200" in attnfit("check", *LAUNCH)[1]
+    monkeypatch.setenv("ATTNFIT_GPU", "b200x8")
+    assert "B200" in attnfit("check", *LAUNCH)[1]
+    assert "H100" in attnfit("check", "--gpu", "h100x8", *LAUNCH)[1]
+
+
+def test_colour_is_for_terminals_and_for_those_who_ask(attnfit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[" not in attnfit(*SM120, *LAUNCH)[1]
+    assert "\x1b[" in attnfit("--color", "always", *SM120, *LAUNCH)[1]
+
+
+def test_lists_know_what_check_knows(attnfit: Run) -> None:
+    assert "vllm    0.33.0" in attnfit("engines")[1]
+    assert "FLASHINFER_MLA_SPARSE_SM120" in attnfit("backends", "--engine", "vllm==0.33.0")[1]
+    rows = json.loads(attnfit("gpus", "--json")[1])
+    assert any(row["name"].startswith("H200") and row["capability"] == "9.0" for row in rows)
+
+
+def test_diff_says_what_changes_between_two_releases(attnfit: Run) -> None:
+    code, out, _ = attnfit(
+        "diff", "vllm", "0.16.0", "0.33.0", "examples/glm-5", "--gpu", "rtx-pro-6000-server", "-n", "8"
+    )
+    assert code == 0
+    assert "FLASHINFER_MLA_SPARSE_SM120 is new and accepts" in out
+
+
+def test_completion_scripts_for_three_shells(attnfit: Run) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_ATTNFIT_COMPLETE" in attnfit("completion", shell)[1]
+
+
+def test_the_way_of_check_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['attnfit', 'check', 'examples/glm-5', '--gpu', 'h200x8', '--quiet']\n"
+        "from attnfit.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'vllm', 'numpy', 'rich', 'pynvml', 'asyncio', 'yaml'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
