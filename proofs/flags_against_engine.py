@@ -24,11 +24,14 @@ from attnfit.engines.vllm.flags import Table, load_table, parse_flags
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
 REAL = Path(__file__).with_name("real_parser.py")
-TEXTS = ["", "auto", "x", "0", "1", "-1", "-0.5", "8", "1k", "2M", "1.5k", "1.5K", "0x10", "1e3", "nan", "None", "none",
-         "True", "{}", "{\"a\": 1}", "[1, 2]", "{bad", "null", "a=b", "a,b", "fp8", "half", "bfloat16", "--", "a b", "-x",
-         "--dtype", "1_000", " 7 ", "3.0", "é", "FULL", "\"s\""]
-JSONS: list[Any] = [None, True, False, 0, 1, 2, 3, -1, 8, 0.5, 1.0, "", "x", "auto", "true", "1", "fp8", [], [1], ["a"],
-                    {}, {"a": 1}, {"x": "y"}, "FULL", "VLLM_COMPILE", "FLASH_ATTN", "flashinfer", "torch", [0, 1], 1e400]
+TEXTS = ["", "auto", "x", "0", "1", "-1", "-0.5", "8", "1k", "2M",
+         "1.5k", "1.5K", "0x10", "1e3", "nan", "None",
+         "none", "True", "{}", "{\"a\": 1}", "[1, 2]", "{bad", "null", "a=b", "a,b", "fp8", "half", "bfloat16", "--", "a b",
+         "-x", "--dtype", "1_000", " 7 ", "3.0", "é", "FULL", "\"s\""]
+JSONS: list[Any] = [None, True, False, 0, 1, 2, 3, -1, 8, 0.5, 1.0, "", "x", "auto", "true", "1",
+                    "fp8", [], [1],
+                    ["a"], {}, {"a": 1}, {"x": "y"}, "FULL", "VLLM_COMPILE", "FLASH_ATTN", "flashinfer", "torch", [0, 1],
+                    1e400]
 
 
 class Lists:
@@ -110,7 +113,7 @@ class Lists:
                     "int": lambda: r.choice([0, 1, 2, 8, 64, -1, "8", 3.0, True]),
                     "float": lambda: r.choice([0.5, 1, 0, -1.5, "0.5"]),
                     "str": lambda: r.choice(["", "x", "auto", "eager", "inductor", "FULL", "/tmp/x", "gs://b/x"]),
-                    "null": lambda: None, "list": lambda: [], "dict": lambda: {}}.get(hint, lambda: r.choice(JSONS))()
+                    "null": lambda: None, "list": list, "dict": dict}.get(hint, lambda: r.choice(JSONS))()
         kind, arg = next(iter(hint.items()))
         if kind == "union":
             return self.of_hint(r.choice(arg), depth)
@@ -150,8 +153,10 @@ class Lists:
     def odd(self) -> list[str]:
         r = self.random
         return r.choice([
-            ["-O3"], ["-O", "2"], ["-O=1"], ["-O"], ["-O.x=1"], ["-Oz"], ["--no-such-flag"], ["--no-such-flag=3"], ["--swap-space", "4"],
-            ["-x"], ["-tp8"], ["-t", "8"], ["-qfp8"], ["-q", "fp8"], ["model-name"], ["a b"], ["--"], ["--", "m"], [""], ["-"],
+            ["-O3"], ["-O", "2"], ["-O=1"], ["-O"], ["-O.x=1"], ["-Oz"], ["--no-such-flag"], ["--no-such-flag=3"],
+            ["--swap-space", "4"],
+            ["-x"], ["-tp8"], ["-t", "8"], ["-qfp8"], ["-q", "fp8"], ["model-name"], ["a b"], ["--"], ["--", "m"], [""],
+            ["-"],
             ["-1"], ["-1.5"], ["--help"], ["-h"], ["--a.b"], ["--model"], ["--model="], ["--task", "embed"], ["--d"],
             ["--e", "1"], ["-cc.mode=3"], ["-cc", "3"], ["--=x"], ["--config"], ["--config", "nope.yaml"],
             ["--config=x.yaml"], ["--config", "x.json"], ["--lora-modules", "a=b", '{"name": "a", "path": "p"}'],
@@ -175,7 +180,8 @@ class Lists:
                 except ValueError:
                     content[name] = text
         if r.random() < 0.1:
-            content = r.choice([[1, 2], None, "text", {3: 4}, {True: 1}, {"host": [1, 2]}, {"port": None}, {"port": 1.5}])
+            content = r.choice([[1, 2], None, "text", {3: 4}, {True: 1}, {"host": [1, 2]}, {"port": None},
+                                {"port": 1.5}])
         text = yaml.safe_dump(content)
         path.write_text(text if r.random() < 0.95 else "a: [1\nb: {", encoding="utf-8")
         return ["--config", str(path)]
@@ -216,10 +222,8 @@ def differences(real: dict[str, Any], mine: dict[str, Any], table: Table) -> lis
     defaults = {f.dest: f.default for f in table.flags}
     for dest in sorted(set(real) | set(mine)):
         a, b = real.get(dest, defaults.get(dest)), plain(mine.get(dest, defaults.get(dest)))
-        if isinstance(a, dict) and "object" in a or isinstance(b, dict) and "object" in b or dest in ("lora_modules", "subparser", "model"):
+        if any(isinstance(v, dict) and "object" in v for v in (a, b)) or dest in ("lora_modules", "subparser", "model"):
             continue  # a config object: judged by verdict
-        if isinstance(a, list) and isinstance(b, list):
-            a, b = a, b
         if a != b and not (a != a and b != b):
             out.append(f"{dest}: engine {a!r}, ours {b!r}")
     return out
@@ -240,7 +244,8 @@ def main() -> int:
         cases = [lists.one() for _ in range(opts.n)]
         if opts.form == "serve":  # the model first, as people write it, or not
             cases = [(["./model"] if i % 3 else []) + argv for i, argv in enumerate(cases)]
-        done = subprocess.run([opts.python, str(REAL), "serve" if opts.form == "serve" else "parse"], input="\n".join(map(json.dumps, cases)) + "\n",
+        done = subprocess.run([opts.python, str(REAL), "serve" if opts.form == "serve" else "parse"],
+                              input="\n".join(map(json.dumps, cases)) + "\n",
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         answers = [json.loads(line) for line in done.stdout.splitlines()]
         count: collections.Counter[str] = collections.Counter()
@@ -266,8 +271,9 @@ def main() -> int:
             if fault and shown < opts.show:
                 shown += 1
                 print(json.dumps(argv, ensure_ascii=False)[:400], "\n   ", fault[:600])
-    print(f"{opts.release} ({opts.form}): {len(cases)} lists, seed {opts.seed}: " + ", ".join(f"{k} {v}" for k, v in sorted(count.items())))
-    return int(any(k.isupper() or "WRONG" in k or "OTHER" in k for k in count))
+    figures = ", ".join(f"{k} {v}" for k, v in sorted(count.items()))
+    print(f"{opts.release} ({opts.form}): {len(cases)} lists, seed {opts.seed}: {figures}")
+    return int(any("WRONG" in k or "OTHER" in k for k in count))
 
 
 if __name__ == "__main__":

@@ -513,7 +513,9 @@ def _nothing(tables: Sequence[EntryPoints], words: list[str], at: int) -> UsageE
             subs = table.programs.get(_base(word))
             if subs and i + 1 < len(words):
                 hint = did_you_mean(words[i + 1], subs)
-                return UsageError(f"`{_base(word)} {words[i + 1]}` starts no server{hint or f'; give `{starts[0]} MODEL`'}")
+                return UsageError(
+                    f"`{_base(word)} {words[i + 1][:60]}` starts no server{hint or f'; give `{starts[0]} MODEL`'}"
+                )
             if subs:
                 return UsageError(f"`{_base(word)}` alone starts no server; give `{starts[0]} MODEL`")
     base = _base(first)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from attnfit.engines.entry import EntryPoints
 
 
-
 def find_model(argv: Sequence[str], form: str) -> str | None:
     """The model among flags (`-tp 8 MODEL`) or inside a `--config` file, as the newest release's parser sees it."""
     from attnfit.engines.vllm.flags import known_releases, lenient_values

@@ -49,11 +49,11 @@ def find(cls: str, check: Mapping[str, Any], path: str) -> Rule:
         kind = "field" if check["kind"] == "field" else "whole"
         return Rule(kind, fields, unsure, unsure_field)
     if check["kind"] == "field" and check["mode"] == "before":
-        return Rule("field", fields, _nothing, what)  # type: ignore[arg-type]
+        return Rule("field", fields, _nothing, what)
     kind = "field_after" if check["kind"] == "field" else "before_all" if check["mode"] == "before" else "whole"
 
     def run(value: Any, spec: Mapping[str, Any], at: str) -> None:
-        why = what(value)  # type: ignore[call-arg]
+        why = what(value)
         if why:
             raise SchemaError(at, f"Value error, {why}")
 
@@ -72,7 +72,7 @@ def _same(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]
 
 
 def _member(enum: str, auto: bool) -> Callable[[Any, str, Mapping[str, Any]], tuple[Any, bool]]:
-    """A member name in any case; `auto` is no choice. A plain enum raises KeyError, ours with a metaclass ValueError."""
+    """A member name in any case; `auto` is no choice. A plain enum raises KeyError, one with a metaclass ValueError."""
 
     def change(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]:
         if not isinstance(value, str):

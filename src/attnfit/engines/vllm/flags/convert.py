@@ -64,13 +64,13 @@ def human_int(text: str, suffixes: str = "kmgt", name: str = "human_readable_int
         number, suffix = match.groups()
         power = _EXPONENT[suffix.lower()]
         if suffix.islower():
-            return int(float(number) * 1000**power)
+            return int(float(number) * 1000.0**power)
         if "." in number:
             raise BadValue(
                 f"Decimals are not allowed with binary suffixes like {suffix}. "
                 f"Did you mean to use {number}{suffix.lower()} instead?"
             )
-        return int(number) * 1024**power
+        return int(number) << (10 * power)
     try:
         return int(text)
     except ValueError:
@@ -130,7 +130,8 @@ def parsed(inner: Callable[[str], Any]) -> Callable[[str], Any]:
         except RaisedTypeError:
             raise RaisedTypeError(optional=True) from None
         except WrongType as e:
-            raise BadValue(f"Value {text} cannot be converted to {SHOWN.get(e.name, f'<function {e.name}>')}.") from None
+            shown = SHOWN.get(e.name, f"<function {e.name}>")
+            raise BadValue(f"Value {text} cannot be converted to {shown}.") from None
 
     return convert
 

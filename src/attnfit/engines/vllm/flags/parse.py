@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnfit.engines.vllm.flags import convert, prepare, schema
+from attnfit.engines.vllm.flags.checks import SchemaError
 from attnfit.engines.vllm.flags.convert import EngineError
 from attnfit.engines.vllm.flags.parser import Parser, ParserError
 from attnfit.engines.vllm.flags.table import Flag, Table, load_table
@@ -140,7 +141,7 @@ class _Converter:
             raise convert.BadValue(f"{name}: Invalid JSON: {e}") from None
         try:
             schema.accept(name, value, self.table.classes)
-        except schema.SchemaError as e:
+        except SchemaError as e:
             raise convert.BadValue(str(e)) from None
         except Unknown as e:
             self.unknown = self.unknown or Unknown(f"{flag.name}: {e}")

@@ -130,7 +130,9 @@ class Parser:
                 self._store(flag, taken, "")
         return at
 
-    def _optional(self, args: list[str], pattern: str, at: int, flag: Flag | None, option: str, value: str | None) -> int:
+    def _optional(
+        self, args: list[str], pattern: str, at: int, flag: Flag | None, option: str, value: str | None
+    ) -> int:
         todo: list[tuple[Flag, list[str], str]] = []
         while True:
             if flag is None:

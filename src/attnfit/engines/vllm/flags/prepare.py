@@ -204,7 +204,7 @@ def _read_yaml(path: str) -> Any:
     except OSError as e:
         raise EngineError(f"{type(e).__name__}: {e}") from None
     if len(raw) > MAX_CONFIG_BYTES:
-        raise InputError(f"--config {path} is larger than {MAX_CONFIG_BYTES >> 20} MiB; give a flags file of ordinary size")
+        raise InputError(f"--config {path} is larger than {MAX_CONFIG_BYTES >> 20} MiB; give a smaller one")
     try:
         config = yaml.safe_load(raw.decode("utf-8"))
     except yaml.YAMLError as e:

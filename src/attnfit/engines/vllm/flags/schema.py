@@ -7,7 +7,7 @@ three values: taken, refused (`SchemaError`), or not decidable here (`state.Unkn
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnfit.engines.vllm.flags import checks
@@ -194,7 +194,7 @@ def _named(table: str, value: Any, classes: Mapping[str, Any], path: str) -> Non
 
 
 def _plain(kind: str, value: Any, path: str) -> None:
-    ok = {
+    tests: dict[str, Callable[[], bool]] = {
         "any": lambda: True,
         "null": lambda: value is None,
         "str": lambda: isinstance(value, str),
@@ -206,7 +206,8 @@ def _plain(kind: str, value: Any, path: str) -> None:
         "dict": lambda: isinstance(value, dict),
         "set": lambda: isinstance(value, list),
         "tuple": lambda: isinstance(value, list),
-    }.get(kind)
+    }
+    ok = tests.get(kind)
     if ok is None:
         raise Unknown(f"{path}: values of type {kind} are not known for this release")
     if not ok():
