@@ -27,8 +27,8 @@ LAYERS = frozenset(
 #: local names that hold such a constructor, or the class of a layer that contains one
 HOLDERS = frozenset(
     {
-        "attn_cls", "attn_class", "attention_cls", "attention_class", "layer_type", "attn_layer_type", "layer_class",
-        "mixer_cls", "mixer_class", "layer_cls", "decoder_layer_type", "block_cls",
+        "attn_cls", "attn_class", "attention_cls", "attention_class", "layer_type", "attn_layer_type",
+        "layer_class", "mixer_cls", "mixer_class", "layer_cls", "decoder_layer_type", "block_cls",
     }
 )  # fmt: skip
 #: arguments that decide nothing about the question a layer asks
@@ -44,9 +44,13 @@ _IGNORED = frozenset(
     }
 )  # fmt: skip
 _NOISE = ("Linear", "Norm", "MLP", "get_rope", "yarn_get_mscale", "MoE", "Embedding")
-_QUIET = frozenset({"self", "int", "len", "max", "isinstance", "getattr", "hasattr", "True", "False", "None"}) | _IGNORED
+_BUILTINS = frozenset({"self", "int", "len", "max", "isinstance", "getattr", "hasattr", "True", "False", "None"})
+_QUIET = _BUILTINS | _IGNORED
 _BASES = frozenset({"AttentionLayerBase", "MambaBase", "MLAAttention", "GatedDeltaNetAttention", "LinearAttention"})
 _OTHER_HARDWARE = frozenset({"amd", "cpu", "xpu", "rocm"})
+_MODEL_PACKAGES = (
+    "vllm.model_executor.models.", "vllm.models.", "vllm.model_executor.layers.mamba", "vllm.model_executor.layers.mla",
+)  # fmt: skip
 _SKIPPED = frozenset({"utils", "interfaces", "interfaces_base", "registry", "vision", "adapters", "config"})
 
 
@@ -133,9 +137,9 @@ class Source:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
                 for key, value in zip(node.value.keys, node.value.values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple) and len(value.elts) == 2:
-                        where, cls = (e.value for e in value.elts if isinstance(e, ast.Constant))
-                        full = str(where) if str(where).startswith("vllm.") else f"vllm.model_executor.models.{where}"
-                        out.setdefault(str(key.value), Name(full, str(cls)))
+                        where, cls = (str(e.value) for e in value.elts if isinstance(e, ast.Constant))
+                        full = where if where.startswith("vllm.") else f"vllm.model_executor.models.{where}"
+                        out.setdefault(str(key.value), Name(full, cls))
         return out
 
     def reachable(self, start: Name) -> list[Name]:
@@ -159,9 +163,7 @@ class Source:
 def _is_model(module: str) -> bool:
     if module.rsplit(".", 1)[-1] in _SKIPPED:
         return False
-    return module.startswith(
-        ("vllm.model_executor.models.", "vllm.models.", "vllm.model_executor.layers.mamba", "vllm.model_executor.layers.mla")
-    )
+    return module.startswith(_MODEL_PACKAGES)
 
 
 def units(source: Source, architecture: Name) -> list[Unit]:
@@ -251,9 +253,7 @@ def _slice(function: ast.FunctionDef, targets: set[ast.Call]) -> Iterator[str]:
             elif isinstance(statement, ast.For):
                 over = f"for {ast.unparse(statement.target)} in {ast.unparse(statement.iter)}"
                 walk(statement.body, (*conditions, over), keys | _keys(statement.iter))
-            elif isinstance(statement, ast.With | ast.Try):
-                walk(statement.body, conditions, keys)
-            elif isinstance(statement, ast.FunctionDef):
+            elif isinstance(statement, ast.With | ast.Try | ast.FunctionDef):
                 walk(statement.body, conditions, keys)
             else:
                 flat.append((statement, conditions, keys))

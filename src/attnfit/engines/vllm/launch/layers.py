@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from attnfit.core import LayerQuestion, Question, Selection
-from attnfit.engines.vllm.launch import plans_draft, plans_encoder, plans_hybrid, plans_mla, plans_other
+from attnfit.engines.vllm.launch import plans_bound, plans_draft, plans_encoder, plans_hybrid, plans_mla, plans_other
 from attnfit.engines.vllm.launch.plan import Ctx, Layer, PlanFunction, decoder
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Unknown
 
@@ -27,6 +27,7 @@ PLANS: dict[str, PlanFunction] = {
     **plans_mla.PLANS,
     **plans_hybrid.PLANS,
     **plans_other.PLANS,
+    **plans_bound.PLANS,
     **plans_encoder.PLANS,
     **plans_draft.PLANS,
 }
@@ -127,13 +128,9 @@ def _without_window(cfg: EngineConfig, text: dict[str, Any]) -> dict[str, Any]:
 
 def draft_model(spec: dict[str, Any], target: Ctx, table: Families) -> tuple[str, dict[str, Any]]:
     """Architecture and config of the draft: as resolved before, or the checkpoint's own MTP layers."""
-    draft = spec.get("draft") if isinstance(spec.get("draft"), dict) else None
-    if draft:
-        config = draft.get("text") or draft.get("config") or draft
-        names = draft.get("architecture") or (draft.get("config") or draft).get("architectures")
-        name = names[0] if isinstance(names, list) and names else names
-        if isinstance(name, str) and isinstance(config, dict):
-            return name, config
+    name, text = spec.get("architecture"), spec.get("text")
+    if isinstance(name, str) and isinstance(text, dict):
+        return name, text
     if spec.get("method") == "mtp":
         own = table.drafts_of.get(target.cfg.architecture) or table.drafts_of.get(target.architecture)
         if own is not None:
@@ -254,7 +251,7 @@ class _Asker:
             attn_type=layer.attn_type,
             use_non_causal=bool(cfg.attention.get("use_non_causal", False)),
             use_batch_invariant=cfg.flags.env.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"),
-            use_kv_connector=bool(cfg.kv_transfer and cfg.kv_transfer.get("kv_connector") and cfg.kv_transfer.get("kv_role")),
+            use_kv_connector=has_kv_connector(cfg),
             use_pcp=cfg.pcp > 1,
             use_adaptive_verification=bool((cfg.speculative or {}).get("enable_adaptive_verification")),
             use_dcp=cfg.dcp > 1,
@@ -268,6 +265,10 @@ class _Asker:
             run_kv_cache_dtype=self.answer.kv_cache_dtype,
             flash_attn_version=cfg.attention.get("flash_attn_version"),
             dcp_size=cfg.dcp,
+            pcp_size=cfg.pcp,
+            rswa_window=cfg.rswa_window,
+            is_diffusion=cfg.config.get("canvas_length") is not None,  # vllm/config/model.py:1959
+            use_trtllm_attention=cfg.attention.get("use_trtllm_attention"),
             **fields,
         )
         asks_as = layer.asks_as or layer.cls
@@ -331,6 +332,10 @@ _CONTEXT = frozenset(
         "run_kv_cache_dtype",
         "flash_attn_version",
         "dcp_size",
+        "pcp_size",
+        "rswa_window",
+        "is_diffusion",
+        "use_trtllm_attention",
     }
 )
 
@@ -362,6 +367,12 @@ def packed_kv(backend: str, kv: str) -> str:
     if backend == "FLASHINFER_MLA_SPARSE_SM120" and kv in ("auto", "fp8", "fp8_e4m3"):
         return "fp8_ds_mla"
     return kv
+
+
+def has_kv_connector(cfg: EngineConfig) -> bool:
+    """KVTransferConfig.is_kv_transfer_instance (vllm/config/kv_transfer.py:127)."""
+    transfer = cfg.kv_transfer or {}
+    return bool(transfer.get("kv_connector") and transfer.get("kv_role"))
 
 
 def is_quantised(kv: str) -> bool:

@@ -147,8 +147,11 @@ def attention(c: Ctx, p: Plan, i: int, index: int | None = None) -> Layer:
 
 #: classes that ask before Attention.__init__ runs, with fewer fields (encoder_only_attention.py:70 and its siblings)
 EARLY = frozenset(
-    {"EncoderOnlyAttention", "ChunkedLocalAttention", "CrossAttention", "PrefillPrefixLMAttention", "StaticSinkAttention"}
-)
+    {
+        "EncoderOnlyAttention", "ChunkedLocalAttention", "CrossAttention", "PrefillPrefixLMAttention",
+        "StaticSinkAttention",
+    }
+)  # fmt: skip
 
 
 def window(c: Ctx, rule: Plan | None, i: int) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from attnfit.engines.vllm.launch import plans_mla, plans_other
+from attnfit.engines.vllm.launch import plans_bound, plans_mla, plans_other
 from attnfit.engines.vllm.launch.plan import Ctx, Layer, Plan, attention
 from attnfit.engines.vllm.launch.plans_hybrid import layer_list
 from attnfit.engines.vllm.launch.state import Unknown
@@ -25,7 +25,7 @@ def _step3p5(c: Ctx, p: Plan, i: int) -> Iterator[Layer]:
 
 
 def _mimo_v2(c: Ctx, p: Plan, i: int) -> Iterator[Layer]:
-    yield plans_other.mimo_v2_layer(c, i, swa=True)
+    yield plans_bound.mimo_v2_layer(c, i, swa=True)
 
 
 def _exaone_moe(c: Ctx, p: Plan, i: int) -> Iterator[Layer]:
@@ -51,7 +51,7 @@ _LAYERS: dict[str, DraftLayer] = {
     "deepseek_v32": lambda c, p, i: plans_mla.deepseek_v32_layer(c, i),
     "deepseek_v4": lambda c, p, i: plans_mla.deepseek_v4_layer(c, i),
     "glm5_next": lambda c, p, i: plans_mla.glm5_next_layer(c, i, mtp=True),
-    "minimax_m3": lambda c, p, i: plans_other.minimax_m3_sparse(c, i),
+    "minimax_m3": lambda c, p, i: plans_bound.minimax_m3_sparse(c, i),
     "dots3": lambda c, p, i: plans_mla.dots3_layer(c, i),
     "openpangu": lambda c, p, i: plans_mla.openpangu_layer(c, i),
 }

@@ -10,7 +10,7 @@ from attnfit.engines.vllm.launch.state import Unknown
 
 
 def mla_layer(
-    c: Ctx, i: int, *, cls: str = "MLAAttention", sparse: bool = False, heads: int | None = None, asks_as: str | None = None
+    c: Ctx, i: int, *, cls: str = "MLAAttention", sparse: bool = False, heads: int | None = None
 ) -> Layer:
     """MLAAttention: head size is the latent plus the rope part (mla_attention.py:478)."""
     rank, rope = c.int("kv_lora_rank"), c.int("qk_rope_head_dim")
@@ -23,7 +23,6 @@ def mla_layer(
         mla=True,
         sparse=sparse,
         dims=(c.int("qk_nope_head_dim"), rope, c.int("v_head_dim")),
-        asks_as=asks_as,
     )
 
 
@@ -73,7 +72,8 @@ def deepseek_layer(c: Ctx, i: int) -> Iterator[Layer]:
     if zero or (c.get("model_type") == "deepseek" and c.architecture != "AXK1ForCausalLM"):
         window = c.cfg.rswa_window
         name = "Attention" if window is None else "RSWAAttention"
-        yield attention(c, {"class": name, "head": ["hidden_size/num_attention_heads"], "kv": ["num_key_value_heads"]}, i)
+        plain = {"class": name, "head": ["hidden_size/num_attention_heads"], "kv": ["num_key_value_heads"]}
+        yield attention(c, plain, i)
     elif c.cfg.use_mla:
         yield from _latent(c, i)
     else:
@@ -157,7 +157,7 @@ def deepseek_v4(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 
 def glm5_next_layer(c: Ctx, i: int, *, mtp: bool = False) -> Iterator[Layer]:
-    """Linear attention, or latent attention with an indexer of its own in every layer (glm5next/common/model.py:376)."""
+    """Linear attention, or latent attention whose layers all have an indexer (glm5next/common/model.py:376)."""
     types = c.get("layer_types") or []
     if not mtp and i < len(types) and types[i] == "linear_attention":
         yield Layer("Glm5NextLinearAttention", i, backend="GDN_ATTN", mamba="GDN_ATTN")
@@ -215,7 +215,8 @@ def openpangu_layer(c: Ctx, i: int) -> Iterator[Layer]:
             kv="run",
         )
         return
-    yield attention(c, {"head": ["head_dim", "hidden_size/num_attention_heads"], "causal": True}, i)._replace(window=window)
+    plain = attention(c, {"head": ["head_dim", "hidden_size/num_attention_heads"], "causal": True}, i)
+    yield plain._replace(window=window)
 
 
 def openpangu(c: Ctx, p: Plan) -> Iterator[Layer]:
@@ -258,8 +259,8 @@ def bailing_v3(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 
 def dots3_layer(c: Ctx, i: int) -> Iterator[Layer]:
-    """Sliding layers bind a Triton MLA of their own; full layers ask, then are replaced by a padded layer that binds its
-    own backend (dots3_note/nvidia/model.py:243, 467)."""
+    """Sliding layers bind a Triton MLA of their own; full layers ask, then are replaced by a padded layer that binds
+    its own backend (dots3_note/nvidia/model.py:243, 467)."""
     if c.at("layer_types", i) == "sliding_attention":
         head = c.int("swa_kv_lora_rank") + c.int("swa_qk_rope_head_dim")
         heads = c.shard(c.int("swa_num_attention_heads"))
@@ -272,7 +273,8 @@ def dots3_layer(c: Ctx, i: int) -> Iterator[Layer]:
     if full.sparse and has_indexer(c, i):
         yield indexer(i)
     yield full._replace(probe=True)
-    yield full._replace(cls="Dots3NotePaddedMLAAttention", backend="DOTS3_NOTE_PADDED_MLA_SPARSE", kv="run", sparse=True)
+    padded = full._replace(cls="Dots3NotePaddedMLAAttention", sparse=True)
+    yield padded._replace(backend="DOTS3_NOTE_PADDED_MLA_SPARSE", kv="run")
 
 
 def dots3(c: Ctx, p: Plan) -> Iterator[Layer]:

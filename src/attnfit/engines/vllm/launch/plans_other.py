@@ -92,54 +92,6 @@ def nemotron_nas(c: Ctx, p: Plan) -> Iterator[Layer]:
         yield attention(c, p, i)._replace(kv_heads=c.shard_kv(c.int("num_attention_heads") // group))
 
 
-def mimo_v2_layer(c: Ctx, i: int, swa: bool, index: int | None = None) -> Layer:
-    """Sliding and full layers have heads of their own; unequal value heads bind a *_DIFFKV backend (mimo_v2.py:310)."""
-    pre = "swa_" if swa else ""
-    head, v_head = c.int(f"{pre}head_dim"), c.get(f"{pre}v_head_dim")
-    sink = bool(swa and c.get("add_swa_attention_sink_bias", False))
-    size = c.int("sliding_window_size") if swa else -1
-    backend = None
-    if (v_head if v_head is not None else head) != head:
-        asked = c.cfg.attention.get("backend") if c.role == "target" else None
-        backend = asked if asked and asked.endswith("_DIFFKV") else diffkv(c, head, int(v_head), sink)
-    return Layer(
-        "Attention",
-        i if index is None else index,
-        head_size=head,
-        heads=c.shard(c.int(f"{pre}num_attention_heads")),
-        kv_heads=c.shard_kv(c.int(f"{pre}num_key_value_heads")),
-        window=size if size > -1 else None,
-        sink=sink,
-        backend=backend,
-        kv="run" if backend else None,
-    )
-
-
-def diffkv(c: Ctx, head: int, v_head: int, sink: bool) -> str:
-    """FLASH_ATTN_DIFFKV where FlashAttention 3 or 4 serves this device, else the Triton one (fa_utils.py:74).
-
-    Supposes the FlashAttention builds that vLLM's own wheel brings.
-    """
-    capability, given = c.cfg.capability, c.cfg.attention.get("flash_attn_version")
-    major = capability.major
-    version = {9: 3, 10: 4}.get(major, 2) if given is None else int(given)
-    if major >= 10 and version == 3:
-        version = 4 if major in (10, 11) else 2
-    if version == 3 and major == 9 and (head > 256 or sink):
-        version = 4
-    if version == 4 and c.cfg.flags.env.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
-        version = 2
-    if version == 4 and major >= 10 and head > 128 and (head, v_head) != (192, 128):
-        version = 2
-    served = (version == 3 and major == 9) or (version == 4 and major in (9, 10, 11))
-    return "FLASH_ATTN_DIFFKV" if served else "TRITON_ATTN_DIFFKV"
-
-
-def mimo_v2(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
-        yield mimo_v2_layer(c, i, c.at("hybrid_layer_pattern", i) == 1)
-
-
 def step3p5_type(c: Ctx, i: int) -> str:
     """Layer types go on into the MTP layers (step3p5.py:65)."""
     types = [*c.list("layer_types"), *(c.get("mtp_layer_types") or [])]
@@ -221,76 +173,6 @@ def hrm_text(c: Ctx, p: Plan) -> Iterator[Layer]:
                 yield attention(c, p, i)
 
 
-def minimax_m3_sparse(c: Ctx, i: int) -> Iterator[Layer]:
-    """The index cache first, then the layer that binds its own backend (minimax_m3/nvidia/model.py:505)."""
-    yield Layer("MiniMaxM3IndexerCache", i, backend="MINIMAX_M3_SPARSE_INDEXER")
-    yield Layer(
-        "MiniMaxM3SparseAttention",
-        i,
-        head_size=c.int("head_dim"),
-        heads=c.shard(c.int("num_attention_heads")),
-        kv_heads=c.shard_kv(c.int("num_key_value_heads")),
-        backend="MINIMAX_M3_SPARSE",
-        kv="run",
-    )
-
-
-def minimax_m3(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """Sparse where sparse_attention_freq is not 0 (minimax_m3/nvidia/model.py:99)."""
-    freq = (c.get("sparse_attention_config") or {}).get("sparse_attention_freq")
-    for i in c.layers(c.int("num_hidden_layers")):
-        if freq is not None and i < len(freq) and freq[i] != 0:
-            yield from minimax_m3_sparse(c, i)
-        else:
-            yield attention(c, p, i)
-
-
-def inkling(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """Never asks: FLASH_ATTN and its own convolution cache (inkling/nvidia/attention.py:180)."""
-    local = set(c.get("local_layer_ids") or ())
-    for i in c.layers(c.int("num_hidden_layers")):
-        pre = "swa_" if i in local else ""
-        head, kv = c.int(f"{pre}head_dim"), c.int(f"{pre}num_key_value_heads")
-        yield Layer("InklingConvState", i, backend="INKLING_SCONV_SWA")
-        yield Layer(
-            "InklingAttention",
-            i,
-            head_size=head,
-            heads=c.shard(c.int(f"{pre}num_attention_heads")),
-            kv_heads=c.shard_kv(kv),
-            backend="FLASH_ATTN",
-            kv="run",
-        )
-
-
-def step5(c: Ctx, p: Plan) -> Iterator[Layer]:
-    """Never asks: sliding layers bind FLASH_ATTN, full ones sparse attention with two caches (step5/nvidia/model.py:1186)."""
-    sparse = c.need("sparse_config")
-    dsa = not (isinstance(sparse, dict) and sparse.get("enabled") is False)
-    types = c.get("layer_types_with_mtp") or c.get("layer_types") or []
-    other = c.get("attention_other_setting") or {}
-    for i in c.layers(c.int("num_hidden_layers")):
-        kind = types[i] if i < len(types) else ("sliding_attention" if i % 2 == 0 else "full_attention")
-        own = other if other and other.get("attention_type") == kind and i < len(types) else {}
-        slides = kind == "sliding_attention" and c.get("sliding_window") is not None
-        heads = own.get("num_attention_heads") or c.int("num_attention_heads")
-        if slides and c.get("swa_num_attention_heads") is not None:
-            heads = c.int("swa_num_attention_heads")
-        yield Layer(
-            "Attention",
-            i,
-            head_size=int(own.get("head_dim") or c.size(["head_dim", "hidden_size/num_attention_heads"])),
-            heads=c.shard(int(heads)),
-            kv_heads=c.shard_kv(int(own.get("num_attention_groups") or c.int("num_attention_groups"))),
-            window=c.int("sliding_window") if slides else None,
-            backend="STEP5_DSA" if dsa and not slides else "FLASH_ATTN",
-            kv="run",
-        )
-        if dsa and not slides:
-            yield Layer("Step5SparseSummaryCacheLayer", i, backend="STEP5_CSA_SUMMARY")
-            yield Layer("Step5CSATailRing", i, backend="STEP5_CSA_TAIL_RING")
-
-
 def chatglm(c: Ctx, p: Plan) -> Iterator[Layer]:
     """KV heads by multi_query_attention (chatglm.py:60)."""
     kv = "multi_query_group_num" if c.need("multi_query_attention") else "num_attention_heads"
@@ -300,7 +182,8 @@ def chatglm(c: Ctx, p: Plan) -> Iterator[Layer]:
 def cohere(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Cohere 1 never slides; later ones slide one token further than they say (commandr.py:235)."""
     slides = c.get("model_type") != "cohere"
-    yield from decoder(c, {**p, "window": {"types": "sliding_attention", "plus": 1, "needed": True} if slides else None})
+    rule = {"types": "sliding_attention", "plus": 1, "needed": True}
+    yield from decoder(c, {**p, "window": rule if slides else None})
 
 
 def dbrx(c: Ctx, p: Plan) -> Iterator[Layer]:
@@ -313,10 +196,8 @@ def dbrx(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def falcon(c: Ctx, p: Plan) -> Iterator[Layer]:
     """falcon.py:115."""
-    if c.get("new_decoder_architecture"):
-        kv = "num_kv_heads"
-    else:
-        kv = "1" if c.get("multi_query") else "num_attention_heads"
+    old = "1" if c.get("multi_query") else "num_attention_heads"
+    kv = "num_kv_heads" if c.get("new_decoder_architecture") else old
     yield from decoder(c, {**p, "kv": [kv]})
 
 
@@ -356,7 +237,6 @@ PLANS = {
         exaone_moe,
         laguna,
         nemotron_nas,
-        mimo_v2,
         step3p5,
         plamo3,
         domyn_edge,
@@ -367,9 +247,6 @@ PLANS = {
         dbrx,
         falcon,
         hrm_text,
-        minimax_m3,
-        inkling,
-        step5,
         muse_spark,
         transformers,
     )
