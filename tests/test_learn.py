@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import learn_engine
 import msgspec
 import pytest
 
+import learn_engine
 from attnfit.core import Status
 from attnfit.engines.vllm.book import Book
 from attnfit.engines.vllm.row import question_of, row
@@ -85,7 +85,11 @@ def test_a_field_the_platform_drops_counts_only_where_it_is_not_dropped(book: Bo
 def test_every_reason_says_where_what_and_why(book: Book) -> None:
     selection = book.select(question_of({**QUESTION, "use_mla": True, "hf": {"kv_lora_rank": 128}}))
     (reason,) = selection.verdicts[0].reasons
-    assert (reason.code, reason.required, reason.observed) == ("combination", "kv_lora_rank 256, 512", "kv_lora_rank 128")
+    assert (reason.code, reason.required, reason.observed) == (
+        "combination",
+        "kv_lora_rank 256, 512",
+        "kv_lora_rank 128",
+    )
     assert reason.where.startswith("vllm/v1/attention/backends/fast.py:")
 
 

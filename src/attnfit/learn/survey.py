@@ -248,13 +248,33 @@ class Survey:
         return self._cut[key]
 
     def _place(self, name: str, unit: units.Unit, file: str) -> str:
-        """Where the rule stands: the method that the unit asks, as this backend defines it."""
+        """Where the rule stands: what the unit's method reads of this backend's own class, else the method itself."""
         if unit.method:
-            cls = self.once(lambda: self.release.backend(name))
-            code = getattr(getattr(getattr(cls, unit.method, None), "__func__", None), "__code__", None)
+            mro = self.once(lambda: self.release.backend(name).__mro__)
+            homes = [c for c in mro if unit.method in vars(c)]
+            code = getattr(getattr(vars(homes[0])[unit.method], "__func__", None), "__code__", None) if homes else None
             if code is not None and code.co_filename.startswith(stubs.SOURCE_PREFIX):
+                for read in (n for n in code.co_names if not n.endswith("_cls")):
+                    owner = next((c for c in mro if read in vars(c)), None)
+                    if owner is not None and mro.index(owner) < mro.index(homes[0]):
+                        line: str = self.once(lambda owner=owner, read=read: self._line(owner, read))
+                        return line or f"{code.co_filename}:{code.co_firstlineno}"
                 return f"{code.co_filename}:{code.co_firstlineno}"
         return f"{file}:{unit.line}"
+
+    def _line(self, owner: type, name: str) -> str:
+        """File:line of a class attribute; "" where the source does not show it."""
+        code = getattr(getattr(vars(owner)[name], "__func__", None), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+        module = self.release.loader.source(owner.__module__)
+        file = str(vars(module)["__file__"]).removeprefix(f"{self.release.loader.root}/")
+        for tree in module.statements(owner.__name__):
+            for node in getattr(tree, "body", ()):
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+                if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+                    return f"{file}:{node.lineno}"
+        return ""
 
     def once(self, call: Callable[[], Any]) -> Any:
         """`call()` on the first path alone."""
