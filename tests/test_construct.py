@@ -13,13 +13,13 @@ import pytest
 from attnfit.core import Capability, LayerQuestion, Question, Selection
 from attnfit.engines.vllm.flags import load_table, parse_flags
 from attnfit.engines.vllm.launch import blocks, construct, engine_config, kernel_facts, layers
+from attnfit.engines.vllm.launch.expert_blocks import refined_block
 from attnfit.engines.vllm.launch.impl_checks import check_impl
 from attnfit.engines.vllm.launch.linear import Projection, check_blocks, is_skipped
 from attnfit.engines.vllm.launch.mla_prefill import Dims, choose_prefill, prefill_priorities
 from attnfit.engines.vllm.launch.moe import MoeLayer, MoeParallel, in_capabilities
 from attnfit.engines.vllm.launch.moe_select import Scheme, select
 from attnfit.engines.vllm.launch.pages import token_bytes, turboquant_slot
-from attnfit.engines.vllm.launch.quant_scheme import refined_block
 from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal, Unknown
 
 DATA = Path(__file__).parent / "data"

@@ -194,7 +194,7 @@ def _flashinfer_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
         and cfg.num_heads % cfg.num_kv_heads == 0
         and book.capability.major == 10
         and cfg.attention.get("use_trtllm_attention") is not False
-        and book.env.get("nvidia_artifactory", True)
+        and book.env.get("artifactory", True)
         and cfg.flags.env.get("VLLM_BATCH_INVARIANT", "0") in ("", "0")
     )
     return [*entry["sizes"], 128, 256, 512, 1024] if large else list(entry["sizes"])

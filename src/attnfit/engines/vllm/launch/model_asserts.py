@@ -128,7 +128,10 @@ def _kv_heads(cfg: EngineConfig) -> None:
         return
     fits = total % cfg.tp == 0 if total >= cfg.tp else cfg.tp % total == 0
     if not fits:
-        raise Refusal(STAGE, "AssertionError: ", "the model's attention class")
+        where = kernel_facts.load("model_asserts")["kv_heads"].get(cfg.architecture)
+        if where is None:
+            raise Unknown(f"what {cfg.architecture} says to {total} key/value heads on {cfg.tp} ranks")
+        raise Refusal(STAGE, "AssertionError: ", where)
 
 
 def _state_layers(cfg: EngineConfig) -> None:

@@ -165,7 +165,7 @@ class Oracle:
             return f"{says}no act_and_mul MLP layer"
         if not all(layer.activation in part["activations"] for part in parts):
             return f"{says}MoEActivation.{layer.activation.upper()} activation"
-        if not all(self._scheme(part, weight, activation) for part in parts):
+        if not all(self.takes_scheme(part, weight, activation) for part in parts):
             return f"{says}quantization scheme {self.key(weight)}x{self.key(activation)}"
         if not all(p.all2all in part["all2all"] and not _deployed(p, part["refuses"]) for part in parts):
             return f"{says}parallel config {p}"
@@ -202,7 +202,7 @@ class Oracle:
             return False
         return in_capabilities(self.cap, part["device"])
 
-    def _scheme(self, part: dict[str, Any], weight: str | None, activation: str | None) -> bool:
+    def takes_scheme(self, part: dict[str, Any], weight: str | None, activation: str | None) -> bool:
         block = None if weight is None else weight.partition(":")[0]  # "fp8block:64" is one of a family
         for rule in part["schemes"]:
             if not in_capabilities(self.cap, rule["when"]):

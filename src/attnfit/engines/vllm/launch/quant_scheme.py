@@ -7,21 +7,18 @@ vllm/models/deepseek_v4/quant_config.py.
 from __future__ import annotations
 
 from fnmatch import fnmatch
-from math import gcd
 from typing import Any
 
-import msgspec
-
-from attnfit.engines.vllm.launch.moe import MoeLayer, Oracle
+from attnfit.engines.vllm.launch.expert_blocks import OracleOf, can_refine, pad_to_blocks, refined_block
+from attnfit.engines.vllm.launch.moe import MoeLayer
 from attnfit.engines.vllm.launch.moe_layers import MoeSite
 from attnfit.engines.vllm.launch.moe_select import Scheme
-from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
+from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
 
-_FP8_UTILS = "vllm/model_executor/layers/quantization/utils/fp8_utils.py"
 UNQUANTISED = Scheme("unquantized")
 
 
-def experts_scheme(cfg: EngineConfig, site: MoeSite, oracle_of: Any, stage: str) -> tuple[Scheme, MoeLayer]:
+def experts_scheme(cfg: EngineConfig, site: MoeSite, oracle_of: OracleOf, stage: str) -> tuple[Scheme, MoeLayer]:
     """The scheme of the model's experts, and the layer as the scheme has adapted it. Raises Refusal or Unknown."""
     method, quant = cfg.quantization, cfg.quant_config or {}
     layer = site.layer
@@ -39,6 +36,8 @@ def experts_scheme(cfg: EngineConfig, site: MoeSite, oracle_of: Any, stage: str)
         return Scheme("mxfp4", "kMxfp4Static", deepseek_v4=True), layer
     if method == "gpt_oss_mxfp4":
         return Scheme("mxfp4", "kMxfp4Static"), layer
+    if method == "modelopt_fp4" and _algorithm(quant) == "W4A16_NVFP4":
+        return _MODELOPT["W4A16_NVFP4"], layer
     if method in _FIXED:
         return _FIXED[method], layer
     if method in ("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"):
@@ -46,7 +45,7 @@ def experts_scheme(cfg: EngineConfig, site: MoeSite, oracle_of: Any, stage: str)
     if method == "compressed-tensors":
         return _compressed_tensors(quant, layer), layer
     if method == "modelopt_mixed":
-        raise Unknown("which algorithm the mixed-precision checkpoint uses for its experts")
+        return _mixed(quant, expert_names(site)), layer
     raise Unknown(f"how {method} runs the experts")
 
 
@@ -66,6 +65,38 @@ _FIXED: dict[str, Scheme] = {
     "modelopt_mxfp8": Scheme("mxfp8", "kMxfp8Static", "kMxfp8Dynamic"),
     "mxfp8": Scheme("mxfp8", "kMxfp8Static", "kMxfp8Dynamic"),
 }
+
+
+# ModelOpt algorithm -> scheme (quantization/modelopt.py:1909)
+_MODELOPT: dict[str, Scheme] = {
+    "FP8": _FIXED["modelopt"],
+    "NVFP4": _FIXED["modelopt_fp4"],
+    "W4A16_NVFP4": Scheme("nvfp4", "kNvfp4Static", None),
+    "MXFP8": _FIXED["mxfp8"],
+}
+
+
+def _algorithm(quant: dict[str, Any]) -> str:
+    inner = quant.get("quantization")
+    source = inner if isinstance(inner, dict) else quant
+    return str(source.get("quant_algo") or "").upper()
+
+
+def _mixed(quant: dict[str, Any], names: list[str]) -> Scheme:
+    """The experts' algorithm in a MIXED_PRECISION checkpoint (modelopt.py:1745)."""
+    inner = quant.get("quantization")
+    listed = (inner if isinstance(inner, dict) else quant).get("quantized_layers")
+    if not isinstance(listed, dict):
+        raise Unknown("quantized_layers of the mixed-precision checkpoint")
+    prefixes = [*(f"{name}." for name in names), *(name.removesuffix("experts") for name in names)]
+    for prefix in prefixes:
+        for key, info in listed.items():
+            if key.startswith(prefix) and isinstance(info, dict):
+                algorithm = str(info.get("quant_algo") or "").upper()
+                if algorithm not in _MODELOPT:
+                    raise Unknown(f"how the experts' algorithm {algorithm} runs")
+                return _MODELOPT[algorithm]
+    return UNQUANTISED
 
 
 def method_without_eplb(cfg: EngineConfig, scheme: Scheme) -> str | None:
@@ -100,13 +131,18 @@ def excluded_modules(quant: dict[str, Any]) -> list[str]:
     return []
 
 
-def experts_excluded(cfg: EngineConfig, site: MoeSite) -> bool:
-    """Whether the checkpoint keeps the first MoE layer's experts unquantised."""
-    names = [
+def expert_names(site: MoeSite) -> list[str]:
+    """What checkpoints may call the experts of the first MoE layer."""
+    return [
         f"{root}.{site.index}.{mlp}.experts"
         for root in ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers")
         for mlp in ("mlp", "block_sparse_moe", "mixer", "feed_forward")
     ]
+
+
+def experts_excluded(cfg: EngineConfig, site: MoeSite) -> bool:
+    """Whether the checkpoint keeps the first MoE layer's experts unquantised."""
+    names = expert_names(site)
     for pattern in excluded_modules(cfg.quant_config or {}):
         if pattern.startswith("re:"):
             continue  # regular expressions name linear layers of shared experts and attention
@@ -116,7 +152,7 @@ def experts_excluded(cfg: EngineConfig, site: MoeSite) -> bool:
     return False
 
 
-def _fp8(quant: dict[str, Any], layer: MoeLayer, oracle_of: Any, stage: str) -> tuple[Scheme, MoeLayer]:
+def _fp8(quant: dict[str, Any], layer: MoeLayer, oracle_of: OracleOf, stage: str) -> tuple[Scheme, MoeLayer]:
     block = quant.get("weight_block_size")
     if not block:
         static = quant.get("activation_scheme", "dynamic") == "static"
@@ -124,79 +160,13 @@ def _fp8(quant: dict[str, Any], layer: MoeLayer, oracle_of: Any, stage: str) -> 
         return Scheme("fp8", "kFp8StaticTensorSym", "kFp8StaticTensorSym" if static else dynamic), layer
     rows, cols = int(block[0]), int(block[1])
     refined = refined_block(layer, rows, cols)
-    if layer.moe_backend != "auto" and not _can_refine(layer, refined, oracle_of):
-        layer = _pad_to_blocks(layer, rows, cols, stage)
+    if layer.moe_backend != "auto" and not can_refine(layer, refined, oracle_of):
+        layer = pad_to_blocks(layer, rows, cols, stage)
         refined = None if layer.per_rank % rows == 0 else refined
     weight = "kFp8Static128BlockSym" if (rows, cols) == (128, 128) else f"fp8block:{rows}"
     if refined is not None:
         weight = f"fp8block:{refined}"
     return Scheme("fp8", weight, "kFp8Dynamic128Sym"), layer
-
-
-def refined_block(layer: MoeLayer, rows: int, cols: int) -> int | None:
-    """A finer block that fits the shard where the checkpoint's does not (oracle/fp8.py:292)."""
-    shard = layer.per_rank
-    if shard % rows == 0 and (layer.parallel.tp_size == 1 or shard % cols == 0):
-        return None
-    refined = gcd(rows, cols, shard, layer.hidden)
-    return refined if refined >= 32 else None
-
-
-def _can_refine(layer: MoeLayer, refined: int | None, oracle_of: Any) -> bool:
-    if refined is None:
-        return False
-    oracle: Oracle = oracle_of("fp8")
-    backend = oracle.rules["map"].get(layer.moe_backend)
-    if backend is None:
-        return True  # the oracle itself refuses the name
-    parts = [
-        [oracle.experts[part] for part in oracle.experts[name].get("all_of", [name])]
-        for name in oracle.rules["backends"][backend]
-    ]
-    return any(
-        all(oracle._scheme(part, f"fp8block:{refined}", "kFp8Dynamic128Sym") for part in some) for some in parts
-    )
-
-
-def _pad_to_blocks(layer: MoeLayer, rows: int, cols: int, stage: str) -> MoeLayer:
-    """An explicit backend pads the shard to whole blocks (oracle/fp8.py:324)."""
-    tp = layer.parallel.tp_size
-    if rows != cols or tp == 1 or layer.per_rank % rows == 0:
-        return layer
-    if layer.intermediate % rows or layer.hidden % rows or layer.parallel.ep_size != 1 or layer.lora or layer.has_bias:
-        raise Refusal(
-            stage,
-            f"ValueError: Block-aligned FP8 TP sharding requires {rows}-aligned global expert dimensions, pure TP, and "
-            "no LoRA or expert bias.",
-            "vllm/model_executor/layers/fused_moe/oracle/fp8.py:343",
-        )
-    padded = -(-layer.per_rank // rows) * rows
-    return msgspec.structs.replace(layer, intermediate=padded * tp)
-
-
-def check_expert_blocks(quant: dict[str, Any], scheme: Scheme, layer: MoeLayer, tp: int, stage: str) -> None:
-    """Block scales of the experts must cut evenly unless they were refined (fp8.py:550, fp8_utils.py:1344)."""
-    block = quant.get("weight_block_size")
-    if scheme.oracle != "fp8" or not block or scheme.activation != "kFp8Dynamic128Sym":
-        return
-    rows, cols = int(block[0]), int(block[1])
-    if (scheme.weight or "").startswith("fp8block:") and refined_block(layer, rows, cols) is not None:
-        return
-    shard = layer.per_rank
-    if shard % rows:
-        raise Refusal(
-            stage,
-            f"ValueError: The output_size of gate's and up's weight = {shard} is not divisible by weight quantization "
-            f"block_n = {rows}.",
-            f"{_FP8_UTILS}:1362",
-        )
-    if tp > 1 and shard % cols:
-        raise Refusal(
-            stage,
-            f"ValueError: The input_size of down's weight = {shard} is not divisible by weight quantization block_k = "
-            f"{cols}.",
-            f"{_FP8_UTILS}:1369",
-        )
 
 
 def _compressed_tensors(quant: dict[str, Any], layer: MoeLayer) -> Scheme:
