@@ -44,7 +44,8 @@ PREDICATES = {
     "together": "return ['both'] if kv == 'fp8' and cap >= (9, 0) and size > 128 and block is not None else []",
     "none_of_it": "return [] if kv.endswith('4') else ['plain']",
     "swallowed": (
-        "try:\n    return ['small'] if hf.rank < 100 else []\nexcept (AttributeError, TypeError):\n    return ['unusable']"
+        "try:\n    return ['small'] if hf.rank < 100 else []\n"
+        "except (AttributeError, TypeError):\n    return ['unusable']"
     ),
 }
 
