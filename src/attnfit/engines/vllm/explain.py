@@ -66,7 +66,8 @@ def _observed(book: Book, node: Node, values: Values) -> str:
 
 
 def _short(name: str) -> str:
-    return name.removeprefix("hf.").removeprefix("env.")
+    """Without the room it comes from, and a helper without its arguments."""
+    return name.removeprefix("hf.").removeprefix("env.").removeprefix("get_").partition("(")[0]
 
 
 def _value(name: str, value: Any) -> str:
