@@ -15,7 +15,7 @@ from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, check_v4, v4_kv_cache
 from attnfit.engines.vllm.launch.draft_init import check_draft_experts
 from attnfit.engines.vllm.launch.expert_blocks import check_expert_blocks
 from attnfit.engines.vllm.launch.impl_checks import UNQUANTISED, check_impl
-from attnfit.engines.vllm.launch.linear import linear_steps
+from attnfit.engines.vllm.launch.linear import check_linear_backend, linear_steps
 from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
 from attnfit.engines.vllm.launch.moe import Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
@@ -47,8 +47,11 @@ def check(
     """
     facts = env or {}
     early_checks(cfg, capability)
+    check_linear_backend(cfg, capability)
     for step in sorted(_steps(cfg, answer, capability, facts), key=lambda step: (step.layer, step.place)):
         step.run()
+    if answer.unknown:
+        raise Unknown("; ".join(answer.unknown))
     for layer in answer.layers:
         if layer.role != "target":
             _ask(cfg, layer, capability, DRAFT_INIT)

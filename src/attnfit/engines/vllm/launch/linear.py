@@ -12,7 +12,9 @@ from functools import partial
 from typing import NamedTuple
 
 from attnfit.core import Capability
+from attnfit.engines.vllm.launch import kernel_facts
 from attnfit.engines.vllm.launch.model_asserts import LayerCheck
+from attnfit.engines.vllm.launch.moe import in_capabilities
 from attnfit.engines.vllm.launch.moe_layers import first_moe
 from attnfit.engines.vllm.launch.quant_scheme import excluded_modules
 from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
@@ -44,6 +46,30 @@ def linear_steps(cfg: EngineConfig, capability: Capability) -> Iterator[LayerChe
         for index, place, projection in _projections(cfg):
             if projection.split == "row" and projection.inputs % group and not is_skipped(index, projection, skipped):
                 yield index, place, partial(_ragged_groups, projection, group, cfg)
+
+
+def check_linear_backend(cfg: EngineConfig, capability: Capability) -> None:
+    """Raise Unknown if `--linear-backend` names a kernel whose support is not known here. Automatic selection always
+    finds one from capability 7.5 (Marlin, Humming)."""
+    asked = str(cfg.flags.get("linear_backend") or "auto").lower().replace("-", "_")
+    scheme = _linear_scheme(cfg)
+    if asked == "auto" or scheme is None:
+        return
+    named = kernel_facts.load("linear_kernels")["schemes"][scheme].get(asked)
+    if named is not None and not in_capabilities(capability, named):
+        raise Unknown(f"whether --linear-backend {asked} takes {scheme} layers on compute capability {capability}")
+
+
+def _linear_scheme(cfg: EngineConfig) -> str | None:
+    quant, method = cfg.quant_config or {}, cfg.quantization
+    if method in ("fp8", "deepseek_v4_fp8"):
+        return "fp8_block" if quant.get("weight_block_size") else "fp8"
+    if method in ("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"):
+        return "mixed_precision"
+    return {
+        "modelopt": "fp8", "modelopt_fp4": "nvfp4", "modelopt_mixed": "nvfp4", "modelopt_mxfp8": "mxfp8",
+        "mxfp8": "mxfp8", "compressed-tensors": "mixed_precision" if group_size(cfg) else "fp8",
+    }.get(method or "")  # fmt: skip
 
 
 def group_size(cfg: EngineConfig) -> int | None:
