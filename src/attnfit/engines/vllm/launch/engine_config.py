@@ -107,7 +107,7 @@ def _run(way: Way) -> Resolution:
         sizes.is_mm_prefix_lm = False
     hook = hook_of(way.facts, info.architecture)
     checkpoint = checkpoint_settings(way, node)
-    quant.rewrite_for_architecture(hook, sizes.model_type, checkpoint)
+    quant.rewrite_for_architecture(way.facts, hook, sizes.model_type, checkpoint)
     method = quant_method(way, checkpoint, sizes.model_type)
     hybrid = is_hybrid(way, info, node)
     chunked, cache = cache_state(way, info, node, pooling, hybrid)

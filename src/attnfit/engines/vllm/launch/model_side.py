@@ -139,7 +139,12 @@ def quant_method(way: Way, checkpoint: dict[str, Any] | None, model_type: str) -
     asked = way.flags.get("quantization")
     try:
         return quant.resolve_method(
-            way.facts, checkpoint, asked, model_type, bool(way.flags.get("allow_deprecated_quantization"))
+            way.facts,
+            checkpoint,
+            asked,
+            model_type,
+            bool(way.flags.get("allow_deprecated_quantization")),
+            way.capability,
         )
     except Refusal as refusal:
         way.met(refusal)

@@ -12,6 +12,7 @@ from typing import Any
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import plain, value_error
+from attnfit.engines.vllm.launch.quant_marlin import marlin_override
 from attnfit.engines.vllm.launch.state import Unknown
 
 _MODEL, _VLLM = "vllm/config/model.py", "vllm/config/vllm.py"
@@ -67,14 +68,17 @@ def _normalized(value: Any, node: HfConfig) -> dict[str, Any] | None:
     return quant
 
 
-def rewrite_for_architecture(hook: str, model_type: str, quant: dict[str, Any] | None) -> None:
-    """Method names some architectures rewrite before the method is resolved (vllm/model_executor/models/config.py)."""
+def rewrite_for_architecture(facts: dict[str, Any], hook: str, model_type: str, quant: dict[str, Any] | None) -> None:
+    """Method names some architectures rewrite before the method is resolved (vllm/model_executor/models/config.py).
+
+    A release that does not know the new name does not rewrite to it: gpt-oss is plain mxfp4 up to 0.19.
+    """
     if quant is None:
         return
     method = quant["quant_method"]
     if hook == "DeepseekV4ForCausalLMConfig" and method == "fp8" and model_type in ("deepseek_v4", "deepseek_v41"):
         quant["quant_method"] = "deepseek_v4_fp8"
-    elif hook == "GptOssForCausalLMConfig" and method == "mxfp4":
+    elif hook == "GptOssForCausalLMConfig" and method == "mxfp4" and "gpt_oss_mxfp4" in facts["quantization"]:
         quant["quant_method"] = "gpt_oss_mxfp4"
     elif hook == "KimiK3ForConditionalGenerationConfig" and quant.get("format") == "mxfp4-pack-quantized":
         quant["quant_method"] = "mxfp4" if method == "compressed-tensors" else method
@@ -86,6 +90,7 @@ def resolve_method(
     asked: str | None,
     model_type: str,
     allow_deprecated: bool,
+    capability: Capability,
     model: str = "ModelConfig",
 ) -> str | None:
     """The method's name. Raises Refusal where checkpoint and flag disagree, or nobody knows it."""
@@ -93,7 +98,7 @@ def resolve_method(
     method = asked.lower() if isinstance(asked, str) else None
     if quant is not None:
         found: str | None = quant["quant_method"]
-        override = _override(quant, method, model_type)
+        override = _override(facts, quant, method, model_type, capability)
         if override is not None:
             found = method = override
         found = found or None
@@ -117,10 +122,13 @@ def resolve_method(
     return method
 
 
-def _override(quant: dict[str, Any], asked: str | None, model_type: str) -> str | None:
-    """The first method that claims the checkpoint, in the engine's order."""
+def _override(
+    facts: dict[str, Any], quant: dict[str, Any], asked: str | None, model_type: str, capability: Capability
+) -> str | None:
+    """The first method that claims the checkpoint, in the engine's order. Only methods the release has claim one."""
     method = quant["quant_method"]
-    if asked == "humming":
+    known: list[str] = facts["quantization"]
+    if asked == "humming" and "humming" in known:
         if model_type == "gpt_oss" and method == "mxfp4":
             raise value_error(
                 "ModelConfig",
@@ -128,11 +136,13 @@ def _override(quant: dict[str, Any], asked: str | None, model_type: str) -> str 
                 "vllm/model_executor/layers/quantization/humming.py",
             )
         return "humming"
-    if method == "gptq" and asked in (None, "gptq", "gptq_marlin", "auto_gptq", "marlin"):
+    if method == "gptq" and "auto_gptq" in known and asked in (None, "gptq", "gptq_marlin", "auto_gptq", "marlin"):
         return "auto_gptq"
-    if method == "awq" and asked in (None, "awq", "awq_marlin", "auto_awq", "marlin"):
+    if method == "awq" and "auto_awq" in known and asked in (None, "awq", "awq_marlin", "auto_awq", "marlin"):
         return "auto_awq"
-    if method == "auto-round":
+    if f"auto_{method}" not in known and (marlin := marlin_override(facts, quant, asked, capability)):
+        return marlin
+    if method == "auto-round" and "auto-round" not in known:
         return "inc"
     if asked == "moe_wna16" and method in ("gptq", "awq"):
         if quant.get("bits") in (4, 8) and not quant.get("desc_act", False):
@@ -146,9 +156,9 @@ def _override(quant: dict[str, Any], asked: str | None, model_type: str) -> str 
             return "modelopt_fp4"
         if "MXFP8" in algo:
             return "modelopt_mxfp8"
-        if algo == "MIXED_PRECISION":
+        if algo == "MIXED_PRECISION" and "modelopt_mixed" in known:
             return "modelopt_mixed"
-    if method in ("mxfp4", "gpt_oss_mxfp4") and model_type == "gpt_oss":
+    if method in ("mxfp4", "gpt_oss_mxfp4") and model_type == "gpt_oss" and "gpt_oss_mxfp4" in known:
         return "gpt_oss_mxfp4"
     v4 = model_type in ("deepseek_v4", "deepseek_v4_text", "deepseek_v41", "deepseek_v41_text")
     if method in ("fp8", "deepseek_v4_fp8") and (v4 or asked == "deepseek_v4_fp8"):
@@ -181,19 +191,19 @@ def check_method(
     entry: dict[str, Any] = facts["quant_classes"].get(method) or {}
     if method == "deepseek_v4_fp8":
         entry = facts["quant_classes"]["fp8"]
-    online = facts["quant_classes"]["online"]
+    online: dict[str, Any] = facts["quant_classes"].get("online") or {}  # none before 0.20
     if quant is not None and not (method == "modelopt_mixed" and "quantized_layers" not in quant):
         _from_config(method, quant)
     elif quant is not None or hf_quant is not None:
         _from_config(method, hf_quant if hf_quant is not None else quant)
-    elif method in ONLINE or method == "online":
+    elif online and (method in ONLINE or method == "online"):
         if method == "online" and not online_args:
             raise Unknown("--quantization online without --quantization-config")
         entry = online
     elif entry.get("files"):
         raise value_error("VllmConfig", f"Cannot find the config file for {method}", _VLLM)
     elif method == "fp8":
-        entry = online
+        entry = online or entry
     elif method in _NEEDS_ARGUMENTS:
         raise plain("TypeError", _NEEDS_ARGUMENTS[method], "vllm/model_executor/model_loader/weight_utils.py")
     if "min_capability" not in entry:
@@ -242,7 +252,7 @@ def _from_config(method: str, quant: dict[str, Any] | None) -> None:
                 "The block-wise quantization only supports dynamic activation scheme for now, but got "
                 f"{scheme} activation scheme.",
             )
-    elif method == "auto_gptq":
+    elif method in ("auto_gptq", "gptq_marlin"):
         for key in ("bits", "group_size", "desc_act", "sym"):
             _need(quant, key)
     elif method in ("modelopt", "modelopt_fp4", "modelopt_mxfp8"):
