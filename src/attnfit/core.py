@@ -57,7 +57,7 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, frozen=True, gc=False):
     """Why a backend refuses. `text` is the engine's own wording; the rest is ours."""
 
     code: str  # stable, e.g. "dtype", "compute_capability", "combination"
@@ -67,7 +67,7 @@ class Reason(msgspec.Struct, frozen=True):
     where: str = ""  # engine source, "vllm/v1/attention/backends/flashinfer.py:412"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     backend: str
     status: Status
     reasons: tuple[Reason, ...] = ()
@@ -117,7 +117,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     use_trtllm_attention: bool | None = None  # attention_config.use_trtllm_attention
 
 
-class Selection(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True, gc=False):
     """The engine's answer to one question. `refused` and `verdicts` keep the engine's own order."""
 
     chosen: str | None  # None: refused, or unknown (then `unknown` says why)

@@ -18,17 +18,23 @@ def why(book: Book, root: Node, values: Values) -> tuple[str, str]:
     """(required, observed): the last question on the way whose other answer would have been accepted."""
     passed = [n for n in path(root, values) if book.names[n[0]] not in _BLAMELESS]
     for node in reversed(passed):
-        accepted = [answer for answer, below in _others(node, values) if _accepts(below, values)]
+        accepted = _accepted(node, values)
         if accepted:
             return _say(book, node, accepted, values)
     return ("", _observed(book, passed[-1], values)) if passed else ("", "")
 
 
-def _others(node: Node, values: Values) -> list[tuple[Any, Node]]:
+def _accepted(node: Node, values: Values) -> list[Any]:
+    """The other answers to a node's question that end in no reason."""
     value = values[node[0]]
     if len(node) == 2:
-        return [(other, below) for other, below in node[1].items() if other != value]
-    return [(False, node[3])] if node[1](value) else [(True, node[2])]
+        known: dict[int, bool] = {}  # many answers share a branch
+        for below in node[1].values():
+            if id(below) not in known:
+                known[id(below)] = _accepts(below, values)
+        return [other for other, below in node[1].items() if known[id(below)] and other != value]
+    answer, below = (False, node[3]) if node[1](value) else (True, node[2])
+    return [answer] if _accepts(below, values) else []
 
 
 def _accepts(node: Node, values: Values) -> bool:

@@ -17,7 +17,7 @@ from attnfit.engines.vllm.tree import ACCEPT, Leaf, Node, Outside, Values, walk
 if TYPE_CHECKING:
     from attnfit.engines.vllm.book import Book
 
-MEMO = 4096  # keys kept per group
+MEMO = 20_000  # keys kept per group
 UNAVAILABLE = ("ImportError", "ModuleNotFoundError", "OSError")  # what the engine catches while it loads a backend
 
 # What a backend gets from a group: reasons to add, or the verdict that ends its list (unknown, raises, unavailable).
