@@ -47,7 +47,7 @@ def draft_is_unquantised(cfg: EngineConfig) -> bool:
     for pattern in excluded_modules(cfg.quant_config or {}):
         if pattern.startswith("re:"):
             continue
-        bare = pattern.rstrip("*").rstrip(".")
-        if any(name == bare or name.startswith(bare + ".") or fnmatch(name, pattern) for name in names):
+        bare, wild = pattern.rstrip("*").rstrip("."), any(sign in pattern for sign in "*?[")
+        if any(name == bare or name.startswith(bare + ".") or (wild and fnmatch(name, pattern)) for name in names):
             return True
     return False

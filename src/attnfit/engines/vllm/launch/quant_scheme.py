@@ -146,8 +146,8 @@ def experts_excluded(cfg: EngineConfig, site: MoeSite) -> bool:
     for pattern in excluded_modules(cfg.quant_config or {}):
         if pattern.startswith("re:"):
             continue  # regular expressions name linear layers of shared experts and attention
-        bare = pattern.rstrip("*").rstrip(".")
-        if any(name == bare or fnmatch(name, pattern) for name in names):
+        bare, wild = pattern.rstrip("*").rstrip("."), any(sign in pattern for sign in "*?[")
+        if any(name == bare or (wild and fnmatch(name, pattern)) for name in names):
             return True
     return False
 
