@@ -14,7 +14,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ CI = {"questions": 1_500, "launches": 120}
 
 def install(folder: Path, release: str) -> str:
     """A venv with that release. Raises CalledProcessError."""
-    base = shutil.which("python3.12") or sys.executable
+    base = sys.executable
     subprocess.run([base, "-m", "venv", folder / "uv"], check=True)
     subprocess.run([folder / "uv/bin/python", "-m", "pip", "install", "-q", "uv"], check=True)
     subprocess.run([base, "-m", "venv", folder / "engine"], check=True)

@@ -126,6 +126,7 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
             env=item["env"],
         )
     )
+    resolved = not launch.hypothetical  # else the engine refused before it had resolved them
     code = {True: 0, False: 1, None: 3}[launch.ok] if release.exact else 3
     return {
         "ok": launch.ok,
@@ -133,12 +134,12 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
         "error": launch.error,
         "detail": launch.detail,
         "unknown": list(launch.unknown),
-        "dtype": launch.dtype,
-        "kv_cache_dtype": launch.kv_cache_dtype,
+        "dtype": launch.dtype if resolved else None,
+        "kv_cache_dtype": launch.kv_cache_dtype if resolved else None,
         "kv_cache_dtype_after_init": launch.kv_cache_dtype_after_init,
-        "block_size": launch.block_size,
+        "block_size": launch.block_size if resolved else None,
         "block_size_after_load": launch.block_size_after_load,
-        "selector_configs": [] if launch.hypothetical else [layer_dict(layer) for layer in launch.layers],
+        "selector_configs": [layer_dict(layer) for layer in launch.layers] if resolved else [],
         "notes": list(launch.notes),
         "release": release.version,
         "exact": release.exact,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from attnfit.core import LayerQuestion, Report
+from attnfit.core import LayerQuestion, Report, Status
 from attnfit.report.json import as_dict
-from attnfit.report.text import verdict_line
+from attnfit.report.text import WIDTH, verdict_line
 
 _FACTS = ("stage", "dtype", "kv_cache_dtype", "kv_cache_dtype_after_init", "block_size", "block_size_after_load")
 
@@ -18,7 +19,9 @@ def render(old: Report, new: Report, *, as_json: bool = False) -> str:
     if as_json:
         both: dict[str, Any] = {"old": as_dict(old), "new": as_dict(new), "changes": list(changes(old, new))}
         return msgspec.json.format(msgspec.json.encode(both), indent=2).decode() + "\n"
-    lines = [verdict_line(old), verdict_line(new), "", *(f"  {line}" for line in changes(old, new))]
+    lines = [verdict_line(old), verdict_line(new), ""]
+    for sentence in changes(old, new):
+        lines += textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     if len(lines) == 3:
         lines.append("  nothing else changes for this launch")
     return "\n".join(lines) + "\n"
@@ -45,13 +48,17 @@ def _layer(who: str, old: LayerQuestion, new: LayerQuestion) -> Iterator[str]:
         yield f"{who}: picks {old.selection.chosen or 'nothing'} -> {new.selection.chosen or 'nothing'}"
     before = {v.backend: v for v in old.selection.verdicts}
     after = {v.backend: v for v in new.selection.verdicts}
-    for name in [*before, *(n for n in after if n not in before)]:
-        if name not in before:
-            yield f"{who}: {name} is new and {after[name].status.value}{_why(after[name])}"
-        elif name not in after:
-            yield f"{who}: {name} is gone"
-        elif before[name].status != after[name].status:
+    for name in before:
+        if name in after and before[name].status != after[name].status:
             yield f"{who}: {name} {before[name].status.value} -> {after[name].status.value}{_why(after[name])}"
+    fresh = [v for name, v in after.items() if name not in before]
+    for verdict in fresh:
+        if verdict.status is not Status.REFUSES or verdict.candidate:
+            yield f"{who}: {verdict.backend} is new and {verdict.status.value}{_why(verdict)}"
+    rest = [v.backend for v in fresh if v.status is Status.REFUSES and not v.candidate]
+    for words, names in (("new, and refuse", rest), ("gone", [name for name in before if name not in after])):
+        if names:
+            yield f"{who}: {len(names)} are {words}: {', '.join(names)}"
 
 
 def _why(verdict: Any) -> str:

@@ -62,11 +62,11 @@ def _walk(
     )
     cfg = found.config
     launch.notes = tuple(cfg.notes)
+    launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
     if found.refusals:
         _refuse(launch, found.refusals[0])
         launch.hypothetical = True
     else:
-        launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
         launch.stage = "selector"
     answer = layers.ask(cfg, spoken(select, release))
     launch.layers = tuple(answer.layers)
