@@ -73,13 +73,36 @@ class Generator:
                 todo.append(child)
 
     def environments(self, count: int) -> list[dict[str, bool]]:
-        """Environment facts to ask under: the release's own, all present, each one changed, then random ones."""
+        """Environment facts to ask under, `count` or more: the release's own, all present, those that some branch
+        demands, then random ones."""
         own = {**self.book.environment, "VLLM_BATCH_INVARIANT": False}
-        found = [own, dict.fromkeys(own, True) | {"VLLM_BATCH_INVARIANT": False}]
-        found += [{**own, name: not own[name]} for name in own]
+        found = [own, {**dict.fromkeys(own, True), "VLLM_BATCH_INVARIANT": False}]
+        for node, child in self._edges:
+            if self.book.names[node[0]].startswith("env."):
+                env = {**own, **self._demanded(node, child)}
+                if env not in found:
+                    found.append(env)
         while len(found) < count:
-            found.append({name: self.random.random() < (0.8 if own[name] else 0.3) for name in own})
-        return found[: max(count, len(own) + 2)]
+            likely, rare = (0.8, 0.3) if len(found) % 2 else (0.5, 0.5)
+            found.append({name: self.random.random() < (likely if own[name] else rare) for name in own})
+        return found
+
+    def _demanded(self, node: Node, child: Node) -> dict[str, bool]:
+        """The facts on one way from a root to this branch that does not contradict itself."""
+        for _ in range(20):
+            facts: dict[str, bool] = {}
+            at: tuple[Node, Node] | None = (node, child)
+            while at is not None:
+                name = self.book.names[at[0][0]]
+                if name.startswith("env."):
+                    value = next(v for v, below in at[0][1].items() if below is at[1])
+                    if facts.setdefault(name[4:], value) != value:
+                        break
+                parents = self._parents.get(id(at[0]))
+                at = self.random.choice(parents) if parents else None
+            else:
+                return facts
+        return {}
 
     def questions(self, count: int, env: dict[str, bool]) -> Iterator[dict[str, Any]]:
         """`count` questions to be asked under `env`."""
