@@ -101,6 +101,10 @@ def _path_to(node: Any, target: Any, depth: int) -> str | None:
 
 
 def _subs(cls: type, base: dict[str, Any]) -> dict[str, Any]:
+    """Nested configs: how the class of each is chosen, and what stands there when config.json has no such part.
+
+    `optional`: nothing; `init`: the class with these keys; `made`: something the class makes in code of its own.
+    """
     out: dict[str, Any] = {}
     spec = getattr(cls, "sub_configs_defaults", None) or {}
     for key, s in spec.items():
@@ -108,14 +112,17 @@ def _subs(cls: type, base: dict[str, Any]) -> dict[str, Any]:
         out[key] = {"type": s.model_type, "auto": auto, "optional": bool(s.optional)}
         if not auto:
             out[key]["class"] = s.config_class.__name__
+        if s.init_kwargs:
+            out[key] |= {"init": s.init_kwargs} if plain(s.init_kwargs) else {"made": True}
     nested = getattr(cls, "sub_configs", None)
     for key, c in (nested if isinstance(nested, dict) else {}).items():
         if key not in out:
             auto = not hasattr(c, "to_dict")
-            out[key] = {"type": None if auto else c.model_type, "auto": auto, "optional": True, "class": c.__name__}
+            out[key] = {"type": None if auto else c.model_type, "auto": auto, "class": c.__name__}
+            out[key] |= {"optional": True} if base.get(key) is None else {"made": True}
     for key, value in base.items():
         if hasattr(value, "to_dict") and hasattr(value, "model_type") and key not in out:
-            out[key] = {"type": value.model_type, "auto": False, "optional": True, "class": type(value).__name__}
+            out[key] = {"type": value.model_type, "auto": False, "made": True, "class": type(value).__name__}
     return out
 
 
@@ -157,6 +164,13 @@ def main(argv: list[str]) -> int:
         with open(out, "w") as f:
             f.write(_lines(data))
         return 0
+    if what.startswith("subs-"):  # only the nested configs, into a table that exists
+        with open(out) as f:
+            data = json.load(f)
+        _refresh_subs(data, _vllm_classes() if what == "subs-vllm" else _transformers_classes())
+        with open(out, "w") as f:
+            f.write(_lines(data))
+        return 0
     collect: Callable[[], dict[str, type]]
     collect = _vllm_classes if what == "vllm" else _transformers_classes
     data = probe_all(collect())
@@ -171,6 +185,21 @@ def main(argv: list[str]) -> int:
     with open(out, "w") as f:
         f.write(_lines(data))
     return 0
+
+
+def _refresh_subs(data: dict[str, Any], classes: dict[str, type]) -> None:
+    todo = list(classes.values())
+    seen: set[str] = set()
+    while todo:
+        cls = todo.pop()
+        if cls.__name__ in seen or cls.__name__ not in data["classes"]:
+            continue
+        seen.add(cls.__name__)
+        base = Probe(cls).build() or {}
+        todo += [type(v) for v in base.values() if hasattr(v, "to_dict") and hasattr(v, "model_type")]
+        subs = _subs(cls, base)
+        if subs:
+            data["classes"][cls.__name__]["subs"] = subs
 
 
 def _lines(data: dict[str, Any]) -> str:

@@ -84,6 +84,8 @@ def _normalize(known: dict[str, Any], arch: str, runner: str | None) -> str:
 
 
 def _info(arch: str, entry: dict[str, Any], name: str) -> ModelInfo:
+    if ".transformers:TransformersMultiModal" in entry["at"]:
+        raise Unknown(f"{name} runs on transformers' own modelling code, with processor files we do not read")
     if entry.get("unresolved"):
         raise Unknown(f"what the model class of {name} declares")
     return ModelInfo(

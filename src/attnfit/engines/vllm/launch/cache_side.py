@@ -11,7 +11,7 @@ from attnfit.engines.vllm.launch.arch import ModelInfo
 from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.hooks import CacheState, apply_hook, mamba
 from attnfit.engines.vllm.launch.messages import plain, value_error
-from attnfit.engines.vllm.launch.modes import check_lora, skips_tokenizer
+from attnfit.engines.vllm.launch.modes import check_lora, check_microbatches, check_replay, skips_tokenizer
 from attnfit.engines.vllm.launch.sizes import Sizes
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
@@ -157,9 +157,11 @@ def late_checks(
         ("nixl_dcp", lambda: parallel.verify_nixl(groups, transfer, use_mla)),
         ("lora", lambda: check_lora(way, info)),
         ("", lambda: quant.check_method(way.facts, method, checkpoint, way.hf_quant, dtype, way.capability, online)),
+        ("microbatches", lambda: check_microbatches(way)),
         ("", lambda: skips_tokenizer(way)),
         ("nvfp4_mla", lambda: kv_dtype.reject_nvfp4_mla(kv, use_mla)),
         ("mamba_block", lambda: _mamba_block(way, cache, length)),
+        ("replayssm", lambda: check_replay(way, info)),
     ]
     checks = [check for name, check in rules if not name or name in way.checks]
     for check in checks:

@@ -53,6 +53,7 @@ def _draft(
         raise Unknown("num_speculative_tokens is not given (the engine then looks for a draft of its own)")
     draft, n = speculative.mtp_draft(_reload(way))
     tokens = speculative.check_tokens(asked, n)
+    _as_the_release_calls_it(way, draft)
     own = sizes_of(way.facts, draft, draft.text(), way.on("VLLM_MLA_DISABLE"))
     own_info = resolve_architecture(way.facts, way.classes, draft, own.architectures, "draft")
     own_len = resolve_max_model_len(
@@ -74,6 +75,20 @@ def _draft(
         "config": draft.plain(),
         "text": draft.text().plain(),
     }
+
+
+def _as_the_release_calls_it(way: Way, draft: HfConfig) -> None:
+    """Sparse DeepSeek drafts share the dense draft's class up to 0.28 (0.28.0: vllm/config/speculative.py).
+
+    Raises Unknown where the release has no class of the name that 0.33 rewrites to: what it does instead is not known.
+    """
+    names = draft.get("architectures") or []
+    known = way.facts["architectures"]
+    if names == ["DeepseekV32MTPModel"] and names[0] not in known:
+        names = ["DeepSeekMTPModel"]
+        draft.set("architectures", names)
+    if names and names[0] not in known:
+        raise Unknown(f"the MTP draft of this checkpoint in vLLM {way.release}, which has no {names[0]}")
 
 
 def limit_to_draft(spec: dict[str, Any] | None, length: int) -> int:

@@ -61,11 +61,15 @@ class HfConfig:
         node = self
         if self.text_path:
             for part in self.text_path.split("."):
+                if part in node.opaque:
+                    raise Unknown(f"{part} of {node.cls}: {node.opaque[part]}; say it in config.json")
                 nxt = node.attrs.get(part)
                 if not isinstance(nxt, HfConfig):
                     return node
                 node = nxt
             return node
+        if self.attrs.get("text_config", self) is None:
+            raise Unknown(f"text_config of {self.cls} is missing in config.json")
         for name in ("text_encoder", "decoder", "generator", "text_config"):
             value = self.attrs.get(name)
             if isinstance(value, HfConfig):
@@ -181,11 +185,14 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
         if given is None:
             if entry.get("flat") == key:
                 given = {k: v for k, v in raw.items() if k not in ("architectures", "auto_map", "model_type")}
+            elif spec.get("made"):
+                node.opaque[key] = "config.json has no such part, and what the class puts there is not in the tables"
+                continue
             elif spec.get("optional"):
                 node.attrs[key] = None
                 continue
             else:
-                given = {}
+                given = spec.get("init", {})
         if not isinstance(given, dict):
             raise Refusal(
                 STAGE, f"TypeError: `{key}` must be a `dict`, `PreTrainedConfig`, or `None`, got `{type(given)}`"
@@ -217,11 +224,13 @@ def _apply_rules(node: HfConfig, entry: dict[str, Any], mapped: dict[str, Any]) 
             rule = rules.get("null")
         else:
             rule = rules.get("given")
-        if rule is not None:
+        if rule is not None and not (rule["op"] == "copy" and node.amap.get(rule["a"]) == name):
             todo[name] = rule
     for name in todo:
         node.opaque[name] = "not computed yet"
     own = {name: mapped.get(name, entry["defaults"].get(name)) for name in todo}
+    # an argument that the class reads and does not keep (transformers 4): other rules see what was given for it
+    spent = {n for n, r in entry.get("rules", {}).items() if r.get("given", {}).get("op") == "const"}
     for _ in range(len(todo) + 1):
         moved = False
         for name, rule in list(todo.items()):
@@ -232,7 +241,7 @@ def _apply_rules(node: HfConfig, entry: dict[str, Any], mapped: dict[str, Any]) 
             del todo[name]
             moved = True
             try:
-                inputs = {n: own[name] if n == name else node.get(n) for n in needs}
+                inputs = {n: own[n] if n == name or (n in spent and n in own) else node.get(n) for n in needs}
                 node.set(name, apply(rule, inputs))
             except Unknown as e:
                 node.opaque[name] = str(e)

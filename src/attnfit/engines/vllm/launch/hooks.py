@@ -60,6 +60,8 @@ def apply_hook(
     kv: str,
 ) -> None:
     """The architecture's hook. Raises Refusal, or Unknown for hooks that are not derived here."""
+    if hook == "DeepseekV32ForCausalLM" and not node.has("index_topk"):
+        raise assertion("VllmConfig", "", _WHERE)
     if not hook or hook in _HARMLESS:
         return
     if hook in _MAMBA_SSM_NEMOTRON:

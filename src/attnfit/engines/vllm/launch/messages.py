@@ -18,7 +18,7 @@ _VIEW = {
     "ParallelConfig": ("ArgsKwargs((), {'pipeline", "'numa_bind_cpus': None})"),
     "CacheConfig": ("ArgsKwargs((), {'block_si", "ing_backend': 'native'})"),
     "SpeculativeConfig": ("ArgsKwargs((), {'method':", "onfig object at 0x000>})"),
-    "SchedulerConfig": ("ArgsKwargs((), {'runner_t", "', 'stream_interval': 1})"[-24:]),
+    "SchedulerConfig": ("ArgsKwargs((), {'runner_t", ", 'stream_interval': 1})"),
     "KVTransferConfig": ("ArgsKwargs((), {'kv_conne", "'})"),
     "LoRAConfig": ("ArgsKwargs((), {'max_lora", "max_cpu_loras': None})"),
 }

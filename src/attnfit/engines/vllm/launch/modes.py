@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnfit.engines.vllm.launch.arch import ModelInfo
-from attnfit.engines.vllm.launch.messages import plain, value_error
+from attnfit.engines.vllm.launch.messages import assertion, plain, value_error
 from attnfit.engines.vllm.launch.parallel import Parallel
 from attnfit.engines.vllm.launch.state import Unknown
 from attnfit.engines.vllm.launch.way import Way
@@ -38,7 +38,43 @@ def check_scheduler(
                 "vllm/config/scheduler.py",
             )
         )
+    longest = way.whole("long_prefill_token_threshold")
+    if longest is not None and longest > length:
+        way.met(
+            value_error(
+                "SchedulerConfig",
+                f"long_prefill_token_threshold ({longest}) cannot be greater than the max_model_len ({length}).",
+                "vllm/config/scheduler.py",
+            )
+        )
     return seqs, tokens
+
+
+def check_replay(way: Way, info: ModelInfo) -> None:
+    """`--use-replayssm` needs a model class that can. Raises Refusal."""
+    if way.flags.get("use_replayssm") and info.at:
+        if "replayssm" in info:
+            raise Unknown("which further conditions --use-replayssm meets on this model")
+        raise value_error(
+            "VllmConfig",
+            f"--use-replayssm is not supported for architecture {info.architecture!r}",
+            "vllm/config/vllm.py",
+        )
+
+
+def check_microbatches(way: Way) -> None:
+    """Two-batch overlap needs an all2all backend that can. Raises Refusal."""
+    able = ("deepep_low_latency", "deepep_high_throughput", "nixl_ep")
+    ubatch = way.whole("ubatch_size") or 0
+    used = way.word("all2all_backend", "allgather_reducescatter")
+    if (way.flags.get("enable_dbo") or ubatch > 1) and used not in able:
+        raise assertion(
+            "VllmConfig",
+            f"Microbatching currently only supports the {', '.join(able)} all2all backends on this platform. {used} "
+            f"is not supported. To fix use one of {', '.join('--all2all-backend=' + b for b in able)} and install the "
+            "matching kernels.",
+            "vllm/config/vllm.py",
+        )
 
 
 def check_lora(way: Way, info: ModelInfo) -> None:
@@ -66,8 +102,11 @@ def cudagraph_mode(way: Way, pooling: bool, node: Any) -> str | None:
     """The CUDA graph mode at the end of the stage, None where it is not derived."""
     if way.flags.get("enforce_eager"):
         return "NONE"
+    both = node.get("is_encoder_decoder", False) or node.text().get("is_encoder_decoder", False)
     asked = way.flags.get("compilation_config")
     mode = asked.get("cudagraph_mode") if isinstance(asked, dict) else None
+    if both and mode != "NONE":
+        return "FULL_DECODE_ONLY"
     if isinstance(mode, str):
         return "PIECEWISE" if pooling and mode.upper().startswith("FULL") else mode.upper()
     return "PIECEWISE" if pooling else "FULL_AND_PIECEWISE"

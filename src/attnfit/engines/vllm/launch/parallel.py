@@ -105,6 +105,14 @@ def _launch_options(flags: ParsedFlags, p: Parallel, is_moe: bool) -> None:
             "independent vLLM instances without --data-parallel-* arguments.",
             _ARGS,
         )
+    if external and flags.get("data_parallel_rank") is None and not (p.nnodes > 1 and p.dp > 1):
+        raise plain(
+            "ValueError",
+            "Invalid data-parallel launch options: `--data-parallel-external-lb` requires a data-parallel rank. Set "
+            "`--data-parallel-rank`, or set `--data-parallel-size` greater than 1 and use `--nnodes` with "
+            "`--node-rank` so the rank can be inferred.",
+            _ARGS,
+        )
 
 
 def _eplb(p: Parallel) -> None:

@@ -85,6 +85,13 @@ def sizes_of(
     heads = read_int(text, "num_attention_heads", 0)
     mla = is_mla(facts, text)
     max_len, key = _max_len(text)
+    kv_heads = _kv_heads(model_type, text, heads)
+    head_size = _head_size(model_type, text, heads, mla, mla_disabled)
+    if model_type in _GEMMA4 and "full_attention" in (read_words(text, "layer_types") or []):
+        # layers differ: the whole-model value is the largest one
+        head_size = max(head_size, read_int(text, "global_head_dim", 0))
+        if text.get("attention_k_eq_v", True):
+            kv_heads = max(kv_heads, read_int(text, "num_global_key_value_heads", 0))
     return Sizes(
         architectures=read_words(node, "architectures") or [],
         model_type=model_type,
@@ -92,9 +99,9 @@ def sizes_of(
         hidden_size=read_int(text, "hidden_size", 0),
         total_num_hidden_layers=_layers(model_type, text),
         total_num_attention_heads=heads,
-        head_size=_head_size(model_type, text, heads, mla, mla_disabled),
+        head_size=head_size,
         vocab_size=read_int(text, "vocab_size", 0),
-        total_num_kv_heads=_kv_heads(model_type, text, heads),
+        total_num_kv_heads=kv_heads,
         num_experts=_experts(text),
         num_experts_per_token=_experts_per_token(text),
         is_deepseek_mla=mla,
@@ -152,8 +159,9 @@ def _kv_heads(model_type: str, text: HfConfig, heads: int) -> int:
         return 0
     if model_type == "dbrx":
         attn = text.get("attn_config")
-        value = attn.get("kv_n_heads", heads) if isinstance(attn, HfConfig | dict) else heads
-        return whole(value, "attn_config.kv_n_heads")
+        if not isinstance(attn, HfConfig | dict):
+            raise Unknown("attn_config is missing in config.json")
+        return whole(attn.get("kv_n_heads", heads), "attn_config.kv_n_heads")
     if (
         model_type in ("falcon", "RefinedWeb", "RefinedWebModel")
         and not text.get("new_decoder_architecture", False)

@@ -74,6 +74,22 @@ def _falcon_h1(node: HfConfig, raw: dict[str, Any]) -> None:
         _refuse("validate_architecture", "mamba_n_heads must divide mamba_expand * hidden_size")
 
 
+def _gemma4(node: HfConfig, raw: dict[str, Any]) -> None:
+    """Full-attention layers have a head size (and KV heads) of their own."""
+    node.attrs.setdefault("global_head_dim", 512)
+    node.attrs.setdefault("num_global_key_value_heads", None)
+
+
+def _qwen2_moe(node: HfConfig, raw: dict[str, Any]) -> None:
+    """Without use_sliding_window the window is 0, which vLLM reads as none."""
+    if not node.attrs.get("use_sliding_window"):
+        node.set("sliding_window", 0)
+
+
+def _hrm_text(node: HfConfig, raw: dict[str, Any]) -> None:
+    node.opaque["num_hidden_layers"] = "the class computes it from its stacks and cycles"
+
+
 def _llama(node: HfConfig, raw: dict[str, Any]) -> None:
     hidden, heads = node.attrs.get("hidden_size"), node.attrs.get("num_attention_heads")
     if isinstance(hidden, int) and isinstance(heads, int) and heads and hidden % heads:
@@ -99,6 +115,10 @@ _FIXES: dict[str, Callable[[HfConfig, dict[str, Any]], None]] = {
     "BambaConfig": _mamba_dims,
     "FalconH1Config": _falcon_h1,
     "LlamaConfig": _llama,
+    "Gemma4TextConfig": _gemma4,
+    "Gemma4UnifiedTextConfig": _gemma4,
+    "Qwen2MoeConfig": _qwen2_moe,
+    "HrmTextConfig": _hrm_text,
 }
 
 
