@@ -24,13 +24,15 @@ from attnfit.engines.vllm.flags import Table, load_table, parse_flags
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
 REAL = Path(__file__).with_name("real_parser.py")
-TEXTS = ["", "auto", "x", "0", "1", "-1", "-0.5", "8", "1k", "2M",
+TEXTS = ["", "auto", "x", "0", "1", "-1", "-0.5", "8", "1k",
          "1.5k", "1.5K", "0x10", "1e3", "nan", "None",
-         "none", "True", "{}", "{\"a\": 1}", "[1, 2]", "{bad", "null", "a=b", "a,b", "fp8", "half", "bfloat16", "--", "a b",
+         "none", "True", "{}", "{\"a\": 1}", "[1, 2]", "{bad", "null", "a=b", "a,b", "fp8", "half", "bfloat16", "--",
+         "a b", "2M",
          "-x", "--dtype", "1_000", " 7 ", "3.0", "é", "FULL", "\"s\""]
 JSONS: list[Any] = [None, True, False, 0, 1, 2, 3, -1, 8, 0.5, 1.0, "", "x", "auto", "true", "1",
                     "fp8", [], [1],
-                    ["a"], {}, {"a": 1}, {"x": "y"}, "FULL", "VLLM_COMPILE", "FLASH_ATTN", "flashinfer", "torch", [0, 1],
+                    ["a"], {}, {"a": 1}, {"x": "y"}, "FULL", "VLLM_COMPILE", "FLASH_ATTN", "flashinfer", "torch",
+                    [0, 1],
                     1e400]
 
 
@@ -236,6 +238,7 @@ def main() -> int:
     ap.add_argument("-n", type=int, default=3000)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--form", choices=("module", "serve"), default="module")
+    ap.add_argument("--save", type=Path, help="write lists without files and the engine's answers as JSON lines")
     ap.add_argument("--show", type=int, default=20)
     opts = ap.parse_args()
     table = load_table(opts.release)
@@ -248,6 +251,9 @@ def main() -> int:
                               input="\n".join(map(json.dumps, cases)) + "\n",
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         answers = [json.loads(line) for line in done.stdout.splitlines()]
+        if opts.save:
+            kept = [{"argv": a, **r} for a, r in zip(cases, answers, strict=True) if folder not in json.dumps(a)]
+            opts.save.write_text("".join(json.dumps(k) + "\n" for k in kept), encoding="utf-8")
         count: collections.Counter[str] = collections.Counter()
         shown = 0
         for argv, answer in zip(cases, answers, strict=True):

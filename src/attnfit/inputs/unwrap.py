@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from attnfit.engines.entry import EntryPoints, entry_points
-from attnfit.errors import UsageError, did_you_mean
+from attnfit.errors import UsageError
 from attnfit.inputs import shell
-from attnfit.inputs.wrappers import (
-    CONTAINER_SWITCH_LETTERS,
-    CONTAINER_SWITCHES,
-    CONTAINERS,
-    MODULE_WRAPPERS,
-    PYTHON_VALUES,
-    SHELLS,
-    WRAPPERS,
-)
+from attnfit.inputs.container import container_option, gpu_request, run_at
+from attnfit.inputs.starts import PYTHON, base_name, match_entry, nothing_started, python_target
+from attnfit.inputs.wrappers import CONTAINERS, MODULE_WRAPPERS, SHELLS, WRAPPERS
 
 MAX_NESTING = 8
 _ASSIGNMENT = re.compile(r"(?s)([A-Za-z_]\w*)=(.*)")
-_PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)*)?$")
 _DEVICE = re.compile(r"nvidia\.com/gpu=(.+)")
 
 
@@ -90,7 +83,7 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
             found.env[assigned[1]] = assigned[2]
             at += 1
             continue
-        base = _base(word)
+        base = base_name(word)
         if (size := _entry(found, tables, words, at)) is not None:
             found.layers.append(Layer(before=tuple(words[: at + size])))
             found.argv = words[at + size :]
@@ -98,7 +91,7 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
         if base in SHELLS and (where := _dash_c(words, at)) is not None:
             found.wrappers.append(base)
             return _shell_string(found, tables, tuple(words[:where]), words[where], tuple(words[where + 1 :]), depth)
-        if base in CONTAINERS and (run := _run_at(words, at)) is not None:
+        if base in CONTAINERS and (run := run_at(words, at)) is not None:
             found.wrappers.append(base)
             return _container(found, tables, words, run, depth)
         if base == "ssh":
@@ -109,23 +102,19 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
             at = _options(found, words, at, base)
             seen_program = True
             continue
-        if _PYTHON.match(base) and (size := _python_wrapper(found, words, at)) is not None:
+        if PYTHON.match(base) and (size := _python_wrapper(found, words, at)) is not None:
             at += size
             seen_program = True
             continue
         following = _next_start(tables, words, at + 1)
         if following is None:
-            raise _nothing(tables, words, at)
+            raise nothing_started(tables, words, at)
         if not seen_program:
             found.wrappers.append(base)
             found.notes.append(f"{base} in front of the server is not known; taken as a wrapper")
         seen_program = True
         at = following
-    raise _nothing(tables, words, 0)
-
-
-def _base(word: str) -> str:
-    return word.rstrip("/").rpartition("/")[2]
+    raise nothing_started(tables, words, 0)
 
 
 def _entry(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: int) -> int | None:
@@ -138,63 +127,9 @@ def _entry(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at
     return size
 
 
-def match_entry(
-    tables: Sequence[EntryPoints], words: Sequence[str], at: int
-) -> tuple[EntryPoints, str, int] | None:
-    """(engine's table, form, number of words) if a server starts at `words[at]`."""
-    base = _base(words[at])
-    for table in tables:
-        if base in table.programs:
-            return _with_subcommand(table, table.programs[base], words, at + 1, at)
-        for script, form in table.scripts.items():
-            if words[at].endswith(script):
-                return table, form, 1
-        if words[at] != "-m" and not _PYTHON.match(base):
-            continue
-        # a bare `-m` is what torchrun and its like leave
-        i = at if words[at] == "-m" else _python_target(words, at)
-        if i is None:
-            continue
-        if words[i] == "-m" and i + 1 < len(words) and words[i + 1] in table.modules:
-            return _with_subcommand(table, table.modules[words[i + 1]], words, i + 2, at)
-        if words[i].startswith("-m") and words[i][2:] in table.modules:
-            return _with_subcommand(table, table.modules[words[i][2:]], words, i + 1, at)
-        if _base(words[i]) in table.programs:
-            return _with_subcommand(table, table.programs[_base(words[i])], words, i + 1, at)
-        for script, form in table.scripts.items():
-            if words[i].endswith(script):
-                return table, form, i + 1 - at
-    return None
-
-
-def _with_subcommand(
-    table: EntryPoints, subcommands: Mapping[str, str], words: Sequence[str], i: int, at: int
-) -> tuple[EntryPoints, str, int] | None:
-    if i < len(words) and words[i] in subcommands:
-        return table, subcommands[words[i]], i + 1 - at
-    if "" in subcommands:
-        return table, subcommands[""], i - at
-    return None
-
-
-def _python_target(words: Sequence[str], at: int) -> int | None:
-    """Index of `-m`, `-mNAME` or the script after a python executable and its switches."""
-    i = at + 1
-    while i < len(words):
-        word = words[i]
-        if not word.startswith("-") or word.startswith("-m"):
-            return i
-        if word.startswith("-c"):
-            return None
-        if not word.startswith("--") and word.endswith("m") and set(word[1:-1]) <= set("bBdEhiIOqsSuvVx"):
-            return None  # `-um module` is legal but nobody writes it
-        i += 2 if word in PYTHON_VALUES else 1
-    return None
-
-
 def _python_wrapper(found: Unwrapped, words: list[str], at: int) -> int | None:
     """`python -m torch.distributed.run ...`: how many words to skip."""
-    i = _python_target(words, at)
+    i = python_target(words, at)
     if i is None or i + 1 >= len(words) or words[i] != "-m" or words[i + 1] not in MODULE_WRAPPERS:
         return None
     found.wrappers.append(words[i + 1])
@@ -203,12 +138,12 @@ def _python_wrapper(found: Unwrapped, words: list[str], at: int) -> int | None:
 
 def _next_start(tables: Sequence[EntryPoints], words: list[str], at: int) -> int | None:
     for i in range(at, len(words)):
-        base = _base(words[i])
+        base = base_name(words[i])
         if match_entry(tables, words, i) is not None:
             return i
         if base in SHELLS and _dash_c(words, i) is not None:
             return i
-        if base in CONTAINERS and _run_at(words, i) is not None:
+        if base in CONTAINERS and run_at(words, i) is not None:
             return i
         if base in WRAPPERS and not words[i - 1].startswith("-"):
             return i
@@ -396,23 +331,13 @@ def _ssh(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: 
 # ---- containers ------------------------------------------------------------------------------------------------
 
 
-def _run_at(words: list[str], at: int) -> int | None:
-    """Index of `run` (or `create`, `exec`) after docker's own options."""
-    i = at + 1
-    while i < len(words) and words[i].startswith("-"):
-        i += 2 if words[i] in ("-c", "--context", "-H", "--host", "-l", "--log-level", "--config") else 1
-    if words[i : i + 1] == ["container"]:
-        i += 1
-    return i if i < len(words) and words[i] in ("run", "create", "exec") else None
-
-
 def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], run: int, depth: int) -> None:
     entrypoint: str | None = None
     outer, found.env = found.env, {}  # variables of the client do not reach the container
     i = run + 1
     devices: list[str] = []
     while i < len(words) and words[i].startswith("-"):
-        key, value, step = _container_option(words, i)
+        key, value, step = container_option(words, i)
         i += step
         if key == "--entrypoint":
             entrypoint = value
@@ -427,7 +352,7 @@ def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str]
         elif key == "--env-file":
             found.notes.append(f"--env-file {value}: what it sets is not read")
         elif key == "--gpus":
-            found.gpus = _gpu_request(value)
+            found.gpus = gpu_request(value)
         elif key == "--device" and (device := _DEVICE.search(value)):
             devices.append(device[1])
     if devices:
@@ -459,36 +384,6 @@ def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str]
         ) from None
 
 
-def _container_option(words: list[str], i: int) -> tuple[str, str, int]:
-    """(name, value, number of words)."""
-    word = words[i]
-    key, eq, value = word.partition("=")
-    if word.startswith("--"):
-        if eq or key in CONTAINER_SWITCHES:
-            return key, value, 1
-        return key, words[i + 1] if i + 1 < len(words) else "", 2
-    letters = word[1:]
-    if set(letters) <= CONTAINER_SWITCH_LETTERS:
-        return word, "", 1
-    for n, letter in enumerate(letters):
-        if letter not in CONTAINER_SWITCH_LETTERS:
-            rest = letters[n + 1 :].removeprefix("=")
-            if rest:
-                return "-" + letter, rest, 1
-            return "-" + letter, words[i + 1] if i + 1 < len(words) else "", 2
-    return word, "", 1
-
-
-def _gpu_request(value: str) -> str:
-    """`all`, a number, or the ids of `"device=0,1"`."""
-    text = value.strip("\"' ")
-    if "device=" in text:
-        return text.partition("device=")[2].strip("\"' ")
-    if "count=" in text:
-        return text.partition("count=")[2].partition(",")[0].replace("-1", "all")
-    return text if text.isdecimal() else "all"
-
-
 def _image(found: Unwrapped, tables: Sequence[EntryPoints], image: str) -> EntryPoints | None:
     name, _, _ = image.partition("@")
     path, colon, tag = name.rpartition(":")
@@ -505,24 +400,3 @@ def _image(found: Unwrapped, tables: Sequence[EntryPoints], image: str) -> Entry
     return None
 
 
-def _nothing(tables: Sequence[EntryPoints], words: list[str], at: int) -> UsageError:
-    first = words[at] if at < len(words) else ""
-    starts = [f"{p} {s}".strip() for t in tables for p, subs in t.programs.items() for s in subs]
-    for table in tables:
-        for i, word in enumerate(words):
-            subs = table.programs.get(_base(word))
-            if subs and i + 1 < len(words):
-                hint = did_you_mean(words[i + 1], subs)
-                return UsageError(
-                    f"`{_base(word)} {words[i + 1][:60]}` starts no server{hint or f'; give `{starts[0]} MODEL`'}"
-                )
-            if subs:
-                return UsageError(f"`{_base(word)}` alone starts no server; give `{starts[0]} MODEL`")
-    base = _base(first)
-    if base in SHELLS:
-        return UsageError(f"{first} runs a script, which is not read; give the command inside it, or {base} -c '...'")
-    if base in CONTAINERS:
-        return UsageError(f"only `{base} run IMAGE ...` is understood; give that, or the command inside the container")
-    names = {p for t in tables for p in t.programs}
-    shown = first if len(first) <= 60 else first[:57] + "..."
-    return UsageError(f"no server is started by {shown!r}{did_you_mean(base, names)}; expected `{starts[0]} MODEL`")

@@ -122,7 +122,7 @@ def describe(parser: Any) -> list[dict[str, Any]]:
             row["type"] = describe_type(a.type)
         if a.choices is not None:
             row["choices"] = [plain(c) for c in a.choices]
-        row["default"] = "==SUPPRESS==" if a.default == "==SUPPRESS==" else plain(a.default)
+        row["default"] = plain(a.default)
         if getattr(a, "required", False):
             row["required"] = True
         out.append(row)

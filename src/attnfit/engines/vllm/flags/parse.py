@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnfit.engines.vllm.flags import convert, prepare, schema
-from attnfit.engines.vllm.flags.checks import SchemaError
+from attnfit.engines.vllm.flags.class_rules import SchemaError
 from attnfit.engines.vllm.flags.convert import EngineError
 from attnfit.engines.vllm.flags.parser import Parser, ParserError
 from attnfit.engines.vllm.flags.table import Flag, Table, load_table

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnfit.engines.vllm.flags import checks
-from attnfit.engines.vllm.flags.checks import SchemaError
+from attnfit.engines.vllm.flags.class_rules import SchemaError
 from attnfit.engines.vllm.flags.convert import RaisedTypeError
 from attnfit.engines.vllm.launch.state import Unknown
 

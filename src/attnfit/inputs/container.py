@@ -1,0 +1,45 @@
+"""The options of `docker run` and its like, as far as they say where the image begins and what the server gets."""
+
+from __future__ import annotations
+
+from attnfit.inputs.wrappers import CONTAINER_SWITCH_LETTERS, CONTAINER_SWITCHES
+
+
+def run_at(words: list[str], at: int) -> int | None:
+    """Index of `run` (or `create`, `exec`) after docker's own options."""
+    i = at + 1
+    while i < len(words) and words[i].startswith("-"):
+        i += 2 if words[i] in ("-c", "--context", "-H", "--host", "-l", "--log-level", "--config") else 1
+    if words[i : i + 1] == ["container"]:
+        i += 1
+    return i if i < len(words) and words[i] in ("run", "create", "exec") else None
+
+
+def container_option(words: list[str], i: int) -> tuple[str, str, int]:
+    """(name, value, number of words)."""
+    word = words[i]
+    key, eq, value = word.partition("=")
+    if word.startswith("--"):
+        if eq or key in CONTAINER_SWITCHES:
+            return key, value, 1
+        return key, words[i + 1] if i + 1 < len(words) else "", 2
+    letters = word[1:]
+    if set(letters) <= CONTAINER_SWITCH_LETTERS:
+        return word, "", 1
+    for n, letter in enumerate(letters):
+        if letter not in CONTAINER_SWITCH_LETTERS:
+            rest = letters[n + 1 :].removeprefix("=")
+            if rest:
+                return "-" + letter, rest, 1
+            return "-" + letter, words[i + 1] if i + 1 < len(words) else "", 2
+    return word, "", 1
+
+
+def gpu_request(value: str) -> str:
+    """`all`, a number, or the ids of `"device=0,1"`."""
+    text = value.strip("\"' ")
+    if "device=" in text:
+        return text.partition("device=")[2].strip("\"' ")
+    if "count=" in text:
+        return text.partition("count=")[2].partition(",")[0].replace("-1", "all")
+    return text if text.isdecimal() else "all"
