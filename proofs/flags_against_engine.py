@@ -24,16 +24,78 @@ from attnfit.engines.vllm.flags import Table, load_table, parse_flags
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
 REAL = Path(__file__).with_name("real_parser.py")
-TEXTS = ["", "auto", "x", "0", "1", "-1", "-0.5", "8", "1k",
-         "1.5k", "1.5K", "0x10", "1e3", "nan", "None",
-         "none", "True", "{}", "{\"a\": 1}", "[1, 2]", "{bad", "null", "a=b", "a,b", "fp8", "half", "bfloat16", "--",
-         "a b", "2M",
-         "-x", "--dtype", "1_000", " 7 ", "3.0", "é", "FULL", "\"s\""]
-JSONS: list[Any] = [None, True, False, 0, 1, 2, 3, -1, 8, 0.5, 1.0, "", "x", "auto", "true", "1",
-                    "fp8", [], [1],
-                    ["a"], {}, {"a": 1}, {"x": "y"}, "FULL", "VLLM_COMPILE", "FLASH_ATTN", "flashinfer", "torch",
-                    [0, 1],
-                    1e400]
+TEXTS = [
+    "",
+    "auto",
+    "x",
+    "0",
+    "1",
+    "-1",
+    "-0.5",
+    "8",
+    "1k",
+    "1.5k",
+    "1.5K",
+    "0x10",
+    "1e3",
+    "nan",
+    "None",
+    "none",
+    "True",
+    "{}",
+    '{"a": 1}',
+    "[1, 2]",
+    "{bad",
+    "null",
+    "a=b",
+    "a,b",
+    "fp8",
+    "half",
+    "bfloat16",
+    "--",
+    "a b",
+    "2M",
+    "-x",
+    "--dtype",
+    "1_000",
+    " 7 ",
+    "3.0",
+    "é",
+    "FULL",
+    '"s"',
+]
+JSONS: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    2,
+    3,
+    -1,
+    8,
+    0.5,
+    1.0,
+    "",
+    "x",
+    "auto",
+    "true",
+    "1",
+    "fp8",
+    [],
+    [1],
+    ["a"],
+    {},
+    {"a": 1},
+    {"x": "y"},
+    "FULL",
+    "VLLM_COMPILE",
+    "FLASH_ATTN",
+    "flashinfer",
+    "torch",
+    [0, 1],
+    1e400,
+]
 
 
 class Lists:
@@ -46,8 +108,7 @@ class Lists:
         r = self.random
         out: list[str] = []
         for _ in range(r.choices([0, 1, 2, 3, 5], [2, 40, 30, 20, 8])[0]):
-            out += r.choices([self.flag, self.json_flag, self.dotted, self.odd, self.config],
-                             [60, 22, 10, 8, 2])[0]()
+            out += r.choices([self.flag, self.json_flag, self.dotted, self.odd, self.config], [60, 22, 10, 8, 2])[0]()
         return out
 
     def flag(self) -> list[str]:
@@ -111,11 +172,15 @@ class Lists:
     def of_hint(self, hint: Any, depth: int) -> Any:
         r = self.random
         if isinstance(hint, str):
-            return {"bool": lambda: r.choice([True, False, 0, 1, "true", "off"]),
-                    "int": lambda: r.choice([0, 1, 2, 8, 64, -1, "8", 3.0, True]),
-                    "float": lambda: r.choice([0.5, 1, 0, -1.5, "0.5"]),
-                    "str": lambda: r.choice(["", "x", "auto", "eager", "inductor", "FULL", "/tmp/x", "gs://b/x"]),
-                    "null": lambda: None, "list": list, "dict": dict}.get(hint, lambda: r.choice(JSONS))()
+            return {
+                "bool": lambda: r.choice([True, False, 0, 1, "true", "off"]),
+                "int": lambda: r.choice([0, 1, 2, 8, 64, -1, "8", 3.0, True]),
+                "float": lambda: r.choice([0.5, 1, 0, -1.5, "0.5"]),
+                "str": lambda: r.choice(["", "x", "auto", "eager", "inductor", "FULL", "/tmp/x", "gs://b/x"]),
+                "null": lambda: None,
+                "list": list,
+                "dict": dict,
+            }.get(hint, lambda: r.choice(JSONS))()
         kind, arg = next(iter(hint.items()))
         if kind == "union":
             return self.of_hint(r.choice(arg), depth)
@@ -127,8 +192,10 @@ class Lists:
             item = ["all", "none", "+rms_norm", "-rms_norm", "x", "+silu"]
             return [r.choice(item) if arg == "str" else self.of_hint(arg, depth) for _ in range(r.randint(0, 3))]
         if kind == "dict":
-            return {r.choice(["a", "full_attention", "mamba", "8"]): self.of_hint(arg[1], depth)
-                    for _ in range(r.randint(0, 2))}
+            return {
+                r.choice(["a", "full_attention", "mamba", "8"]): self.of_hint(arg[1], depth)
+                for _ in range(r.randint(0, 2))
+            }
         if kind == "enum":
             spec = self.table.classes.get(arg, {}).get("enum", {"A": 1})
             key = r.choice(sorted(spec))
@@ -154,16 +221,51 @@ class Lists:
 
     def odd(self) -> list[str]:
         r = self.random
-        return r.choice([
-            ["-O3"], ["-O", "2"], ["-O=1"], ["-O"], ["-O.x=1"], ["-Oz"], ["--no-such-flag"], ["--no-such-flag=3"],
-            ["--swap-space", "4"],
-            ["-x"], ["-tp8"], ["-t", "8"], ["-qfp8"], ["-q", "fp8"], ["model-name"], ["a b"], ["--"], ["--", "m"], [""],
-            ["-"],
-            ["-1"], ["-1.5"], ["--help"], ["-h"], ["--a.b"], ["--model"], ["--model="], ["--task", "embed"], ["--d"],
-            ["--e", "1"], ["-cc.mode=3"], ["-cc", "3"], ["--=x"], ["--config"], ["--config", "nope.yaml"],
-            ["--config=x.yaml"], ["--config", "x.json"], ["--lora-modules", "a=b", '{"name": "a", "path": "p"}'],
-            ["--lora-modules", "{bad"], ["--lora-modules", '{"zzz": 1}'], ["--lora-modules", "plain"],
-        ])
+        return r.choice(
+            [
+                ["-O3"],
+                ["-O", "2"],
+                ["-O=1"],
+                ["-O"],
+                ["-O.x=1"],
+                ["-Oz"],
+                ["--no-such-flag"],
+                ["--no-such-flag=3"],
+                ["--swap-space", "4"],
+                ["-x"],
+                ["-tp8"],
+                ["-t", "8"],
+                ["-qfp8"],
+                ["-q", "fp8"],
+                ["model-name"],
+                ["a b"],
+                ["--"],
+                ["--", "m"],
+                [""],
+                ["-"],
+                ["-1"],
+                ["-1.5"],
+                ["--help"],
+                ["-h"],
+                ["--a.b"],
+                ["--model"],
+                ["--model="],
+                ["--task", "embed"],
+                ["--d"],
+                ["--e", "1"],
+                ["-cc.mode=3"],
+                ["-cc", "3"],
+                ["--=x"],
+                ["--config"],
+                ["--config", "nope.yaml"],
+                ["--config=x.yaml"],
+                ["--config", "x.json"],
+                ["--lora-modules", "a=b", '{"name": "a", "path": "p"}'],
+                ["--lora-modules", "{bad"],
+                ["--lora-modules", '{"zzz": 1}'],
+                ["--lora-modules", "plain"],
+            ]
+        )
 
     def config(self) -> list[str]:
         r = self.random
@@ -182,8 +284,9 @@ class Lists:
                 except ValueError:
                     content[name] = text
         if r.random() < 0.1:
-            content = r.choice([[1, 2], None, "text", {3: 4}, {True: 1}, {"host": [1, 2]}, {"port": None},
-                                {"port": 1.5}])
+            content = r.choice(
+                [[1, 2], None, "text", {3: 4}, {True: 1}, {"host": [1, 2]}, {"port": None}, {"port": 1.5}]
+            )
         text = yaml.safe_dump(content)
         path.write_text(text if r.random() < 0.95 else "a: [1\nb: {", encoding="utf-8")
         return ["--config", str(path)]
@@ -247,9 +350,14 @@ def main() -> int:
         cases = [lists.one() for _ in range(opts.n)]
         if opts.form == "serve":  # the model first, as people write it, or not
             cases = [(["./model"] if i % 3 else []) + argv for i, argv in enumerate(cases)]
-        done = subprocess.run([opts.python, str(REAL), "serve" if opts.form == "serve" else "parse"],
-                              input="\n".join(map(json.dumps, cases)) + "\n",
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+        done = subprocess.run(
+            [opts.python, str(REAL), "serve" if opts.form == "serve" else "parse"],
+            input="\n".join(map(json.dumps, cases)) + "\n",
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
         answers = [json.loads(line) for line in done.stdout.splitlines()]
         if opts.save:
             kept = [{"argv": a, **r} for a, r in zip(cases, answers, strict=True) if folder not in json.dumps(a)]

@@ -75,8 +75,10 @@ def show(value):
     if isinstance(value, enum.Enum):
         return value.name
     if dataclasses.is_dataclass(value):
-        return {"object": type(value).__name__,
-                "fields": {f.name: show(getattr(value, f.name, None)) for f in dataclasses.fields(value)}}
+        return {
+            "object": type(value).__name__,
+            "fields": {f.name: show(getattr(value, f.name, None)) for f in dataclasses.fields(value)},
+        }
     if isinstance(value, dict):
         return {str(k): show(v) for k, v in value.items()}
     if isinstance(value, (set, frozenset)):
@@ -93,8 +95,10 @@ def main():
     if sys.argv[1] == "describe":
         json.dump(importlib.import_module("attnfit.learn.flagworker.describe").describe(parser), OUT)
     else:
+
         def error(self, message):
             raise Refused(message)
+
         type(parser).error = error
         head = []
         if sys.argv[1] == "serve":

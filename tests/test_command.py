@@ -60,9 +60,11 @@ def test_every_form_means_the_same_launch(line: str, one_string: bool) -> None:
 
 
 def test_the_older_entry_point() -> None:
-    for line in ("python -m vllm.entrypoints.openai.api_server --model ./m -tp 8",
-                 "torchrun --nproc-per-node 8 -m vllm.entrypoints.openai.api_server --model ./m -tp 8",
-                 "python -m torch.distributed.run --nnodes 2 -m vllm.entrypoints.openai.api_server --model ./m -tp 8"):
+    for line in (
+        "python -m vllm.entrypoints.openai.api_server --model ./m -tp 8",
+        "torchrun --nproc-per-node 8 -m vllm.entrypoints.openai.api_server --model ./m -tp 8",
+        "python -m torch.distributed.run --nnodes 2 -m vllm.entrypoints.openai.api_server --model ./m -tp 8",
+    ):
         command = parse_command(line)
         assert command.form == "module"
         assert command.model == "./m"
@@ -77,7 +79,7 @@ def test_the_model_need_not_come_first() -> None:
 
 
 def test_lines_and_quotes() -> None:
-    text = "vllm serve ./m \\\n  --hf-overrides '{\"a\": 1}' \\\n  --served-model-name \"x y\"  # as last week\n"
+    text = 'vllm serve ./m \\\n  --hf-overrides \'{"a": 1}\' \\\n  --served-model-name "x y"  # as last week\n'
     assert parse_command(text).argv == ("./m", "--hf-overrides", '{"a": 1}', "--served-model-name", "x y")
 
 
@@ -88,23 +90,26 @@ def test_variables_are_expanded_only_from_the_command() -> None:
     assert "${PORT}" in command.render([*command.argv, "--x"])[-1]
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    ("", "no command"),
-    ("vllm", "starts no server"),
-    ("vllm bench latency", "starts no server"),
-    ("vllm sreve ./m", "did you mean 'serve'"),
-    ("vlm serve ./m", "did you mean 'vllm'"),
-    ("bash run.sh", "runs a script"),
-    ("docker compose up", "docker run IMAGE"),
-    ("docker run", "image"),
-    ("docker run some/image:1 --model ./m", "entry point"),
-    ("bash -c 'vllm serve $(cat m)'", "must be run by a shell"),
-    ("bash -c 'vllm serve `cat m`'", "must be run by a shell"),
-    ("bash -c 'vllm serve ${M%/}'", "plain variable"),
-    ("bash -c \"vllm serve 'm\"", "unbalanced"),
-    ("vllm serve 'm", "unbalanced"),
-    ("vllm serve \0", "NUL"),
-])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "no command"),
+        ("vllm", "starts no server"),
+        ("vllm bench latency", "starts no server"),
+        ("vllm sreve ./m", "did you mean 'serve'"),
+        ("vlm serve ./m", "did you mean 'vllm'"),
+        ("bash run.sh", "runs a script"),
+        ("docker compose up", "docker run IMAGE"),
+        ("docker run", "image"),
+        ("docker run some/image:1 --model ./m", "entry point"),
+        ("bash -c 'vllm serve $(cat m)'", "must be run by a shell"),
+        ("bash -c 'vllm serve `cat m`'", "must be run by a shell"),
+        ("bash -c 'vllm serve ${M%/}'", "plain variable"),
+        ('bash -c "vllm serve \'m"', "unbalanced"),
+        ("vllm serve 'm", "unbalanced"),
+        ("vllm serve \0", "NUL"),
+    ],
+)
 def test_what_cannot_be_read_is_said_in_one_sentence(line: str, words: str) -> None:
     with pytest.raises(UsageError, match=".*".join(words.split(" ")[:1])) as caught:
         parse_command(line)
@@ -134,13 +139,16 @@ def test_where_it_runs_and_on_what() -> None:
     assert parse_command("docker run --gpus all vllm/vllm-openai:v0.16.0 m").gpu_count is None
 
 
-@pytest.mark.parametrize("line", [
-    "HF_TOKEN=hunter2 vllm serve m --api-key hunter2 hunter2 --port 1",
-    "vllm serve m --api-key=hunter2 --hf-token hunter2",
-    "docker run -e HF_TOKEN=hunter2 --env=OPENAI_API_KEY=hunter2 vllm/vllm-openai:v0.16.0 m",
-    "bash -c 'export AWS_SECRET_ACCESS_KEY=hunter2; DB_PASSWORD=hunter2 vllm serve m --api-key hunter2'",
-    "vllm serve https://me:hunter2@host/m",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HF_TOKEN=hunter2 vllm serve m --api-key hunter2 hunter2 --port 1",
+        "vllm serve m --api-key=hunter2 --hf-token hunter2",
+        "docker run -e HF_TOKEN=hunter2 --env=OPENAI_API_KEY=hunter2 vllm/vllm-openai:v0.16.0 m",
+        "bash -c 'export AWS_SECRET_ACCESS_KEY=hunter2; DB_PASSWORD=hunter2 vllm serve m --api-key hunter2'",
+        "vllm serve https://me:hunter2@host/m",
+    ],
+)
 def test_a_secret_is_never_shown(line: str) -> None:
     for command in (parse_command(line), parse_command(shlex.split(line))):
         shown = command.display([*command.argv, "--dtype", "half"])
@@ -174,8 +182,13 @@ def test_any_arguments_come_back_through_a_shell_string(argv: list[str]) -> None
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.one_of(st.text(max_size=80), st.lists(st.text(max_size=20), max_size=6), st.binary(max_size=60).map(
-    lambda b: b.decode("latin-1"))))
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.lists(st.text(max_size=20), max_size=6),
+        st.binary(max_size=60).map(lambda b: b.decode("latin-1")),
+    )
+)
 def test_noise_is_one_clear_error(noise: object) -> None:
     for prefix in ("", "bash -c ", "docker run ", "vllm serve ", "env "):
         line = prefix + noise if isinstance(noise, str) else [*prefix.split(), *noise]  # type: ignore[misc]

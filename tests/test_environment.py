@@ -36,9 +36,13 @@ def find(line: str, **environ: str) -> environment.Installed | None:
 
 
 def test_by_the_path_of_the_executable(venv: Path) -> None:
-    for line in (f"{venv}/bin/vllm serve m", f"{venv}/bin/python -m vllm.entrypoints.openai.api_server --model m",
-                 f"bash -c 'source {venv}/bin/activate && vllm serve m'", f"VIRTUAL_ENV={venv} vllm serve m",
-                 f"conda run -p {venv} vllm serve m"):
+    for line in (
+        f"{venv}/bin/vllm serve m",
+        f"{venv}/bin/python -m vllm.entrypoints.openai.api_server --model m",
+        f"bash -c 'source {venv}/bin/activate && vllm serve m'",
+        f"VIRTUAL_ENV={venv} vllm serve m",
+        f"conda run -p {venv} vllm serve m",
+    ):
         found = find(line)
         assert found is not None, line
         assert (found.engine, found.version, found.prefix) == ("vllm", "0.33.0+cu129", str(venv))
@@ -77,9 +81,12 @@ def test_conda_by_name(tmp_path: Path) -> None:
 
 def test_what_lies_elsewhere_is_not_looked_up_here(venv: Path) -> None:
     on_path = f"{venv}/bin"
-    for line in ("docker run vllm/vllm-openai:v0.16.0 m", "ssh host vllm serve m",
-                 "uvx --from vllm==0.16.0 vllm serve m",
-                 f"{venv}/elsewhere/bin/vllm serve m"):
+    for line in (
+        "docker run vllm/vllm-openai:v0.16.0 m",
+        "ssh host vllm serve m",
+        "uvx --from vllm==0.16.0 vllm serve m",
+        f"{venv}/elsewhere/bin/vllm serve m",
+    ):
         assert find(line, PATH=on_path) is None, line
 
 

@@ -66,8 +66,12 @@ def test_every_book_release_has_a_table_with_nothing_unknown() -> None:
 
 
 def test_spellings() -> None:
-    assert values("m", "-tp", "8", "--dtype=half") == {"model_tag": "m", "model": "m", "tensor_parallel_size": 8,
-                                                       "dtype": "half"}
+    assert values("m", "-tp", "8", "--dtype=half") == {
+        "model_tag": "m",
+        "model": "m",
+        "tensor_parallel_size": 8,
+        "dtype": "half",
+    }
     assert values("--tensor_parallel_size", "4")["tensor_parallel_size"] == 4
     assert values("--tensor-par", "2")["tensor_parallel_size"] == 2
     assert values("-O3")["optimization_level"] == "3"  # a number only once the configuration is built
@@ -79,12 +83,17 @@ def test_spellings() -> None:
 
 def test_json_and_dotted_keys_are_one_object() -> None:
     assert values("--hf-overrides", '{"a": 1}')["hf_overrides"] == {"a": 1}
-    got = values("-cc.cudagraph_mode=FULL", "-cc.pass_config.fuse_attn_quant", "true", "-cc.custom_ops+",
-                 "none,+silu_and_mul")
-    assert got["compilation_config"] == {"cudagraph_mode": "FULL", "pass_config": {"fuse_attn_quant": True},
-                                         "custom_ops": ["none", "+silu_and_mul"]}
+    got = values(
+        "-cc.cudagraph_mode=FULL", "-cc.pass_config.fuse_attn_quant", "true", "-cc.custom_ops+", "none,+silu_and_mul"
+    )
+    assert got["compilation_config"] == {
+        "cudagraph_mode": "FULL",
+        "pass_config": {"fuse_attn_quant": True},
+        "custom_ops": ["none", "+silu_and_mul"],
+    }
     assert values("--speculative-config.num_speculative_tokens", "2")["speculative_config"] == {
-        "num_speculative_tokens": 2}
+        "num_speculative_tokens": 2
+    }
 
 
 def test_the_parsers_own_words() -> None:
@@ -125,8 +134,10 @@ def test_releases_differ() -> None:
 class TestConfigFile:
     def test_the_line_wins_over_the_file(self, tmp_path: Path) -> None:
         file = tmp_path / "c.yaml"
-        file.write_text("model: /m\ntensor-parallel-size: 2\ndtype: half\nenforce-eager: true\n"
-                        "compilation-config:\n  cudagraph_mode: FULL\n")
+        file.write_text(
+            "model: /m\ntensor-parallel-size: 2\ndtype: half\nenforce-eager: true\n"
+            "compilation-config:\n  cudagraph_mode: FULL\n"
+        )
         got = values("--config", str(file), "-tp", "4")
         assert got["tensor_parallel_size"] == 4
         assert got["model"] == "/m"
@@ -138,13 +149,16 @@ class TestConfigFile:
         file.write_text("nonsense: 1\n")
         assert detail("m", "--config", str(file)).startswith("unrecognized arguments: --nonsense")
 
-    @pytest.mark.parametrize(("content", "error"), [
-        ("[1, 2]", "AttributeError: 'list' object has no attribute 'items'"),
-        ("", "AttributeError: 'NoneType' object has no attribute 'items'"),
-        ("3: 4", 'TypeError: can only concatenate str (not "int") to str'),
-        ("a: [", "ParserError: "),
-        ("a: \x00", "ReaderError: "),
-    ])
+    @pytest.mark.parametrize(
+        ("content", "error"),
+        [
+            ("[1, 2]", "AttributeError: 'list' object has no attribute 'items'"),
+            ("", "AttributeError: 'NoneType' object has no attribute 'items'"),
+            ("3: 4", 'TypeError: can only concatenate str (not "int") to str'),
+            ("a: [", "ParserError: "),
+            ("a: \x00", "ReaderError: "),
+        ],
+    )
     def test_what_the_engine_raises_for_it(self, tmp_path: Path, content: str, error: str) -> None:
         file = tmp_path / "c.yaml"
         file.write_text(content)
@@ -154,9 +168,11 @@ class TestConfigFile:
 
     def test_missing_directory_or_wrong_kind(self, tmp_path: Path) -> None:
         (tmp_path / "d.yaml").mkdir()
-        for path, error in ((str(tmp_path / "no.yaml"), "FileNotFoundError"),
-                            (str(tmp_path / "d.yaml"), "IsADirectory"),
-                            ("x.json", "ValueError: Config file must be of a yaml/yml type")):
+        for path, error in (
+            (str(tmp_path / "no.yaml"), "FileNotFoundError"),
+            (str(tmp_path / "d.yaml"), "IsADirectory"),
+            ("x.json", "ValueError: Config file must be of a yaml/yml type"),
+        ):
             with pytest.raises(Refusal) as caught:
                 parse_flags("0.33.0", ["m", "--config", path])
             assert caught.value.message.startswith(error)

@@ -11,7 +11,7 @@ from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.errors import InputError
 from attnfit.learn.flags import extract_flags, write_table
 
-ARGPARSE = '''
+ARGPARSE = """
 import argparse, json, sys
 import regex as re
 import yaml
@@ -28,8 +28,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
 def human_readable_int(value):
     return int(value)
-'''
-CONFIG = '''
+"""
+CONFIG = """
 from typing import Any, Literal
 import torch
 from pydantic import Field, field_validator
@@ -53,9 +53,9 @@ class Config:
     dtype: torch.dtype | str = "auto"
     inner: Inner = Field(default_factory=Inner)
     beyond: int = torch.cuda.device_count()
-'''
+"""
 OTHER = 'from typing import Literal\nimport torch\nLevel = Literal["low", "high"]\nKind = torch.something()\n'
-ARG_UTILS = '''
+ARG_UTILS = """
 import argparse, dataclasses, json
 from typing import Literal, get_args, get_origin
 from pydantic import TypeAdapter
@@ -78,8 +78,8 @@ def get_kwargs(cls):
 
 def human_readable_int(value):
     return int(value)
-'''
-CLI = '''
+"""
+CLI = """
 from vllm.engine import arg_utils
 from vllm.config import Config
 
@@ -90,13 +90,18 @@ def make_arg_parser(parser):
     parser.add_argument("--odd", type=lambda s: s[::-1])
     parser.add_argument("--even", type=lambda s: s.lower().replace("-", "_"))
     return parser
-'''
+"""
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name, text in {"utils/argparse_utils.py": ARGPARSE, "config/__init__.py": CONFIG, "other.py": OTHER,
-                       "engine/arg_utils.py": ARG_UTILS, "entrypoints/openai/cli_args.py": CLI}.items():
+    for name, text in {
+        "utils/argparse_utils.py": ARGPARSE,
+        "config/__init__.py": CONFIG,
+        "other.py": OTHER,
+        "engine/arg_utils.py": ARG_UTILS,
+        "entrypoints/openai/cli_args.py": CLI,
+    }.items():
         file = tmp_path / "src" / "vllm" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

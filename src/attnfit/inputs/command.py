@@ -146,4 +146,3 @@ def _gpus(found: Unwrapped) -> tuple[tuple[str, ...] | None, int | None]:
 def split(text: str, variables: Mapping[str, str] | None = None) -> list[str]:
     """The words of one simple shell command. Raises UsageError as `parse_command` does."""
     return [w.value for w in shell.words(text, variables or {}) if not w.operator]
-

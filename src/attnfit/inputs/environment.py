@@ -21,8 +21,14 @@ from attnfit.errors import AttnfitError
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
 
-SITES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3*/dist-packages",
-         "local/lib/python3*/dist-packages", "lib/python3/dist-packages", "Lib/site-packages")
+SITES = (
+    "lib/python3*/site-packages",
+    "lib64/python3*/site-packages",
+    "lib/python3*/dist-packages",
+    "local/lib/python3*/dist-packages",
+    "lib/python3/dist-packages",
+    "Lib/site-packages",
+)
 CONDA_ROOTS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", ".conda")
 _DIST = re.compile(r"^(?P<name>[A-Za-z0-9][\w.]*?)-(?P<version>[^-]+)(?:-.*)?\.(?:dist-info|egg-info)$")
 
@@ -71,8 +77,9 @@ def read_prefix(prefix: str | Path, table: EntryPoints | None = None) -> Install
         packages = distributions(site)
         version = packages.get(table.distribution)
         if version is not None:
-            return Installed(engine=table.engine, version=version, prefix=str(prefix), site_packages=str(site),
-                             packages=packages)
+            return Installed(
+                engine=table.engine, version=version, prefix=str(prefix), site_packages=str(site), packages=packages
+            )
     return None
 
 

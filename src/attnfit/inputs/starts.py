@@ -16,9 +16,7 @@ def base_name(word: str) -> str:
     return word.rstrip("/").rpartition("/")[2]
 
 
-def match_entry(
-    tables: Sequence[EntryPoints], words: Sequence[str], at: int
-) -> tuple[EntryPoints, str, int] | None:
+def match_entry(tables: Sequence[EntryPoints], words: Sequence[str], at: int) -> tuple[EntryPoints, str, int] | None:
     """(engine's table, form, number of words) if a server starts at `words[at]`."""
     base = base_name(words[at])
     for table in tables:

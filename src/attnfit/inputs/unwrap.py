@@ -182,9 +182,27 @@ def _options(found: Unwrapped, words: list[str], at: int, name: str) -> int:
         if word.startswith("-") and word != "-":
             at = _option(found, words, at, name, wrapper.values)
             continue
-        if name in ("uv", "pipx", "poetry", "pdm", "hatch", "pixi", "rye", "pipenv", "conda", "mamba", "micromamba",
-                    "apptainer", "singularity", "nsys", "py-spy", "ray", "accelerate", "coverage", "direnv") \
-                and word in ("run", "tool", "exec", "profile", "record", "launch", "job", "submit", "shell", "x"):
+        if name in (
+            "uv",
+            "pipx",
+            "poetry",
+            "pdm",
+            "hatch",
+            "pixi",
+            "rye",
+            "pipenv",
+            "conda",
+            "mamba",
+            "micromamba",
+            "apptainer",
+            "singularity",
+            "nsys",
+            "py-spy",
+            "ray",
+            "accelerate",
+            "coverage",
+            "direnv",
+        ) and word in ("run", "tool", "exec", "profile", "record", "launch", "job", "submit", "shell", "x"):
             at += 1
             continue
         if left and not _ASSIGNMENT.fullmatch(word):
@@ -236,7 +254,11 @@ def _dash_c(words: list[str], at: int) -> int | None:
 
 
 def _shell_string(
-    found: Unwrapped, tables: Sequence[EntryPoints], before: tuple[str, ...], text: str, after: tuple[str, ...],
+    found: Unwrapped,
+    tables: Sequence[EntryPoints],
+    before: tuple[str, ...],
+    text: str,
+    after: tuple[str, ...],
     depth: int,
 ) -> None:
     """`bash -c "..."`, or a command given as one string: the simple command in it that starts the server."""
@@ -270,9 +292,7 @@ def _shell_string(
         found.layers = [*layers, Layer(before=before, after=after, text=whole, raw=raw), *inner.layers]
         names = sorted({n for w in segment for n in w.unset})
         if names:
-            found.notes.append(
-                f"{', '.join('$' + n for n in names)} is not set in the command; taken as it stands"
-            )
+            found.notes.append(f"{', '.join('$' + n for n in names)} is not set in the command; taken as it stands")
         return
     raise last_error or UsageError("the shell string holds no command; give `vllm serve MODEL` inside it")
 
@@ -307,8 +327,10 @@ def _prelude(found: Unwrapped, segment: list[shell.Word], known: dict[str, str])
         found.conda_env = segment[2].value
         return True
     if first == "cd":
-        found.notes.append(f"the command changes to {' '.join(w.value for w in segment[1:]) or '~'} first; "
-                           "relative paths in it are read from here")
+        found.notes.append(
+            f"the command changes to {' '.join(w.value for w in segment[1:]) or '~'} first; "
+            "relative paths in it are read from here"
+        )
         return True
     return first in ("set", "ulimit", "umask", "module", "ml", "echo", "sleep", "true", ":", "trap", "mkdir", "wait")
 
@@ -379,8 +401,7 @@ def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str]
         if rest and _next_start(tables, rest, 0) is not None:
             raise
         raise UsageError(
-            f"the entry point of the image {image} is not known; give the server's command after it, "
-            "or --entrypoint"
+            f"the entry point of the image {image} is not known; give the server's command after it, or --entrypoint"
         ) from None
 
 
@@ -398,5 +419,3 @@ def _image(found: Unwrapped, tables: Sequence[EntryPoints], image: str) -> Entry
                 found.notes.append(f"the tag of the image {image} names no release")
             return table
     return None
-
-

@@ -42,8 +42,10 @@ WRAPPERS: dict[str, Wrapper] = {
     "systemd-run": _w("-u --unit -p --property -E --setenv -d --working-directory --uid --gid"),
     "caffeinate": _w("-t -w"),
     "xvfb-run": _w("-s -n"),
-    "uv": _w("--with --with-editable --with-requirements --python -p --project --directory --extra --group "
-             "--env-file --index-url --index --extra-index-url --package --isolated-from --config-file"),
+    "uv": _w(
+        "--with --with-editable --with-requirements --python -p --project --directory --extra --group "
+        "--env-file --index-url --index --extra-index-url --package --isolated-from --config-file"
+    ),
     "uvx": _w("--from --with --python -p --with-editable --with-requirements --index-url --extra-index-url --index"),
     "pipx": _w("--spec --python --pip-args"),
     "poetry": _w("-C --directory -P --project"),
@@ -56,21 +58,29 @@ WRAPPERS: dict[str, Wrapper] = {
     "mamba": _w("-n --name -p --prefix --cwd"),
     "micromamba": _w("-n --name -p --prefix -r --root-prefix --cwd"),
     "direnv": _w(),
-    "srun": _w("-N --nodes -n --ntasks -p --partition -A --account -t --time -J --job-name -w --nodelist -G --gpus "
-               "-c --cpus-per-task -o --output -e --error -x --exclude -D --chdir -q --qos -C --constraint --gres "
-               "--ntasks-per-node --gpus-per-node --gpus-per-task --mem --export --mpi --container-image "
-               "--container-mounts --container-name --container-workdir --jobid -r --relative"),
-    "mpirun": _w("-np -n -c -N -npernode --npernode -H --host -hostfile --hostfile -x -bind-to --bind-to -map-by "
-                 "--map-by -wdir --wdir"),
+    "srun": _w(
+        "-N --nodes -n --ntasks -p --partition -A --account -t --time -J --job-name -w --nodelist -G --gpus "
+        "-c --cpus-per-task -o --output -e --error -x --exclude -D --chdir -q --qos -C --constraint --gres "
+        "--ntasks-per-node --gpus-per-node --gpus-per-task --mem --export --mpi --container-image "
+        "--container-mounts --container-name --container-workdir --jobid -r --relative"
+    ),
+    "mpirun": _w(
+        "-np -n -c -N -npernode --npernode -H --host -hostfile --hostfile -x -bind-to --bind-to -map-by "
+        "--map-by -wdir --wdir"
+    ),
     "mpiexec": _w("-np -n -c -N -H --host -hostfile --hostfile -x -genv -ppn -wdir --wdir"),
-    "torchrun": _w("--nnodes --nproc-per-node --nproc_per_node --node-rank --node_rank --rdzv-id --rdzv_id "
-                   "--rdzv-backend --rdzv_backend --rdzv-endpoint --rdzv_endpoint --master-addr --master_addr "
-                   "--master-port --master_port --max-restarts --max_restarts", runs_python=True),
+    "torchrun": _w(
+        "--nnodes --nproc-per-node --nproc_per_node --node-rank --node_rank --rdzv-id --rdzv_id "
+        "--rdzv-backend --rdzv_backend --rdzv-endpoint --rdzv_endpoint --master-addr --master_addr "
+        "--master-port --master_port --max-restarts --max_restarts",
+        runs_python=True,
+    ),
     "accelerate": _w("--num_processes --num_machines --config_file --main_process_port", runs_python=True),
     "deepspeed": _w("--num_gpus --num_nodes --master_port --hostfile --include", runs_python=True),
     "coverage": _w("--source --rcfile", runs_python=True),
-    "nsys": _w("-o --output -t --trace -w -d --duration -y --delay -s --sample -c --capture-range --stats "
-               "--force-overwrite -f"),
+    "nsys": _w(
+        "-o --output -t --trace -w -d --duration -y --delay -s --sample -c --capture-range --stats --force-overwrite -f"
+    ),
     "ncu": _w("-o --export -k --kernel-name -c --launch-count -s --launch-skip --set --section --metrics"),
     "py-spy": _w("-o --output -d --duration -r --rate -f --format"),
     "compute-sanitizer": _w("--tool"),
@@ -98,9 +108,29 @@ MODULE_WRAPPERS: dict[str, str] = {
 SHELLS = frozenset(("bash", "sh", "zsh", "dash", "ksh", "ash", "fish"))
 CONTAINERS = frozenset(("docker", "podman", "nerdctl"))
 PYTHON_VALUES = frozenset(("-X", "-W", "-Q", "--check-hash-based-pycs"))
-CONTAINER_SWITCHES = frozenset((
-    "--rm", "--detach", "--interactive", "--tty", "--privileged", "--init", "--read-only", "--no-healthcheck",
-    "--oom-kill-disable", "--publish-all", "--quiet", "--replace", "--tls-verify", "--no-hosts", "--rmi",
-    "--systemd", "--http-proxy", "--env-host", "--sig-proxy", "--disable-content-trust", "--help",
-))
+CONTAINER_SWITCHES = frozenset(
+    (
+        "--rm",
+        "--detach",
+        "--interactive",
+        "--tty",
+        "--privileged",
+        "--init",
+        "--read-only",
+        "--no-healthcheck",
+        "--oom-kill-disable",
+        "--publish-all",
+        "--quiet",
+        "--replace",
+        "--tls-verify",
+        "--no-hosts",
+        "--rmi",
+        "--systemd",
+        "--http-proxy",
+        "--env-host",
+        "--sig-proxy",
+        "--disable-content-trust",
+        "--help",
+    )
+)
 CONTAINER_SWITCH_LETTERS = frozenset("ditPq")

@@ -37,8 +37,12 @@ def extract_flags(source_root: Path | str, release: str = "") -> dict[str, Any]:
         try:
             done = subprocess.run(
                 [sys.executable, "-I", "-S", "-B", str(WORKER), str(root.resolve())],
-                env={"PATH": os.defpath, "HOME": scratch}, cwd=scratch, stdin=subprocess.DEVNULL,
-                capture_output=True, timeout=TIMEOUT_S, check=False,
+                env={"PATH": os.defpath, "HOME": scratch},
+                cwd=scratch,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise InputError(f"building the parser of {root} took more than {TIMEOUT_S} s") from None
@@ -66,6 +70,7 @@ def write_table(source_root: Path | str, release: str, directory: Path) -> Path:
 
 def _lines(data: dict[str, Any]) -> str:
     """One flag and one class a line, so that two releases can be compared with `diff`."""
+
     def rows(items: list[str]) -> str:
         return ",\n".join(items)
 

@@ -25,8 +25,11 @@ def bare_packages(src: Path) -> None:
         sys.modules[name] = package
 
 
-CLI_ARGS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args",
-            "vllm.entrypoints.openai.cli_args")
+CLI_ARGS = (
+    "vllm.entrypoints.common.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.cli_args",
+)
 
 
 def extract(root: str) -> dict[str, Any]:
@@ -63,11 +66,17 @@ def extract(root: str) -> dict[str, Any]:
     while set(classes) - set(described):
         for name in sorted(set(classes) - set(described)):
             described[name] = describe_class(classes[name], classes, root)
-    syntax = probe_syntax(parser_module.FlexibleArgumentParser, importlib.import_module("vllm.engine.arg_utils"),
-                          parser_module)
-    return {"flags": rows, "classes": described, "loaded": sorted(set(finder.loaded)), "syntax": syntax,
-            "digests": function_digests(finder),
-            "unsure": {".".join(k): v for k, v in unsure.items()}}
+    syntax = probe_syntax(
+        parser_module.FlexibleArgumentParser, importlib.import_module("vllm.engine.arg_utils"), parser_module
+    )
+    return {
+        "flags": rows,
+        "classes": described,
+        "loaded": sorted(set(finder.loaded)),
+        "syntax": syntax,
+        "digests": function_digests(finder),
+        "unsure": {".".join(k): v for k, v in unsure.items()},
+    }
 
 
 def _find_class(t: Any, classes: dict[str, Any]) -> None:

@@ -69,12 +69,18 @@ def describe_hint(hint: Any, classes: dict[str, Any]) -> Any:
 
 def describe_class(cls: Any, classes: dict[str, Any], root: str) -> dict[str, Any]:
     """A config class or enum: fields, bounds, and which checks of its own it runs (file, line, digest of source)."""
-    file = os.path.relpath(sys.modules[cls.__module__].__dict__.get("__file__", "") or "", root) \
-        if cls.__module__ in sys.modules and sys.modules[cls.__module__].__dict__.get("__file__") else cls.__module__
+    file = (
+        os.path.relpath(sys.modules[cls.__module__].__dict__.get("__file__", "") or "", root)
+        if cls.__module__ in sys.modules and sys.modules[cls.__module__].__dict__.get("__file__")
+        else cls.__module__
+    )
     if issubclass(cls, enum.Enum):
         meta = type(cls)
-        return {"enum": {m: plain(v.value) for m, v in cls.__members__.items()}, "where": file,
-                "meta": "" if meta in (enum.EnumMeta,) else meta.__name__}
+        return {
+            "enum": {m: plain(v.value) for m, v in cls.__members__.items()},
+            "where": file,
+            "meta": "" if meta in (enum.EnumMeta,) else meta.__name__,
+        }
     fields: dict[str, Any] = {}
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -96,8 +102,12 @@ def describe_class(cls: Any, classes: dict[str, Any], root: str) -> dict[str, An
         if not field.init:
             row["init"] = False
         fields[field.name] = row
-    return {"fields": fields, "where": file, "extra": getattr(cls, "__attnfit_config__", {}).get("extra", "ignore"),
-            "checks": checks_of(cls, root)}
+    return {
+        "fields": fields,
+        "where": file,
+        "extra": getattr(cls, "__attnfit_config__", {}).get("extra", "ignore"),
+        "checks": checks_of(cls, root),
+    }
 
 
 def checks_of(cls: Any, root: str) -> list[dict[str, Any]]:
@@ -113,6 +123,14 @@ def checks_of(cls: Any, root: str) -> list[dict[str, Any]]:
                 continue
             kind, mode, names = mark
             path, line = func.__code__.co_filename, func.__code__.co_firstlineno
-            out.append({"name": name, "kind": kind, "mode": mode, "fields": names,
-                        "where": f"{os.path.relpath(path, root)}:{line}", "digest": digest(path, base.__name__, name)})
+            out.append(
+                {
+                    "name": name,
+                    "kind": kind,
+                    "mode": mode,
+                    "fields": names,
+                    "where": f"{os.path.relpath(path, root)}:{line}",
+                    "digest": digest(path, base.__name__, name),
+                }
+            )
     return out

@@ -103,8 +103,11 @@ def describe(parser: Any) -> list[dict[str, Any]]:
     out = []
     for a in parser._actions:
         kind = type(a).__name__
-        row: dict[str, Any] = {"options": list(a.option_strings), "dest": a.dest,
-                               "action": ACTIONS.get(kind) or own_action(type(a))}
+        row: dict[str, Any] = {
+            "options": list(a.option_strings),
+            "dest": a.dest,
+            "action": ACTIONS.get(kind) or own_action(type(a)),
+        }
         if kind == "EnableDisableAction":
             # hidden spellings stay registered with the parser but not in the action
             known = [o for o, b in parser._option_string_actions.items() if b is a]
@@ -130,9 +133,14 @@ def describe(parser: Any) -> list[dict[str, Any]]:
 
 
 ACTIONS = {
-    "_StoreAction": "store", "_StoreTrueAction": "true", "_StoreFalseAction": "false", "_AppendAction": "append",
-    "BooleanOptionalAction": "bool", "EnableDisableAction": "bool", "_HelpAction": "help",
-    "_VersionAction": "version", "LoRAParserAction": "lora", "_StoreConstAction": "const",
+    "_StoreAction": "store",
+    "_StoreTrueAction": "true",
+    "_StoreFalseAction": "false",
+    "_AppendAction": "append",
+    "BooleanOptionalAction": "bool",
+    "EnableDisableAction": "bool",
+    "_HelpAction": "help",
+    "_VersionAction": "version",
+    "LoRAParserAction": "lora",
+    "_StoreConstAction": "const",
 }
-
-

@@ -71,8 +71,20 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name == "vllm.logger":
             module = stub_module(name)
             quiet = types.SimpleNamespace(
-                **{n: lambda *a, **k: None for n in ("debug", "info", "warning", "error", "warning_once",
-                                                     "info_once", "debug_once", "error_once", "exception")}
+                **{
+                    n: lambda *a, **k: None
+                    for n in (
+                        "debug",
+                        "info",
+                        "warning",
+                        "error",
+                        "warning_once",
+                        "info_once",
+                        "debug_once",
+                        "error_once",
+                        "exception",
+                    )
+                }
             )
             module.__dict__["init_logger"] = lambda *a, **k: quiet
             module.__dict__["suppress_logging"] = NullContext
@@ -151,8 +163,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                         return made
                     except Exception:
                         return stub
-                plain_class = not any(ast.unparse(b).rpartition(".")[2] in ("dict", "TypedDict", "NamedTuple")
-                                      for b in node.bases)
+                plain_class = not any(
+                    ast.unparse(b).rpartition(".")[2] in ("dict", "TypedDict", "NamedTuple") for b in node.bases
+                )
                 return Stub(f"{module}.{attr}", known=plain_class)
         return stub
 
@@ -161,8 +174,9 @@ class _Names(dict):  # type: ignore[type-arg]
     """Globals that look a missing name up in the engine module's syntax tree."""
 
     def __init__(self, finder: Finder, module: str, depth: int) -> None:
-        super().__init__(__builtins__={k: v for k, v in vars(__import__("builtins")).items() if k in _SAFE},
-                         __name__=module)
+        super().__init__(
+            __builtins__={k: v for k, v in vars(__import__("builtins")).items() if k in _SAFE}, __name__=module
+        )
         self.finder, self.module, self.depth = finder, module, depth
 
     def __missing__(self, key: str) -> Any:
@@ -176,9 +190,36 @@ class _Names(dict):  # type: ignore[type-arg]
         return self.finder.evaluate(self.module, key, self.depth + 1)
 
 
-_SAFE = frozenset(("int", "float", "str", "bool", "list", "dict", "set", "tuple", "type", "None", "True", "False",
-                   "sorted", "min", "max", "len", "range", "__build_class__", "property", "classmethod",
-                   "staticmethod", "object", "super", "isinstance", "ValueError", "frozenset"))
+_SAFE = frozenset(
+    (
+        "int",
+        "float",
+        "str",
+        "bool",
+        "list",
+        "dict",
+        "set",
+        "tuple",
+        "type",
+        "None",
+        "True",
+        "False",
+        "sorted",
+        "min",
+        "max",
+        "len",
+        "range",
+        "__build_class__",
+        "property",
+        "classmethod",
+        "staticmethod",
+        "object",
+        "super",
+        "isinstance",
+        "ValueError",
+        "frozenset",
+    )
+)
 
 
 def _top_level(tree: ast.Module) -> Any:

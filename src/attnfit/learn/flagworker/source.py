@@ -46,8 +46,16 @@ def parsed_file(path: str | None) -> ast.Module | None:
 def own_action(cls: Any) -> str:
     """An action class of the engine's own: "store" when all it does besides warning is to store the value."""
     tree = parsed_file(getattr(sys.modules.get(cls.__module__), "__file__", None)) or ast.Module([], [])
-    call = next((f for c in tree.body if isinstance(c, ast.ClassDef) and c.name == cls.__name__
-                 for f in c.body if isinstance(f, ast.FunctionDef) and f.name == "__call__"), None)
+    call = next(
+        (
+            f
+            for c in tree.body
+            if isinstance(c, ast.ClassDef) and c.name == cls.__name__
+            for f in c.body
+            if isinstance(f, ast.FunctionDef) and f.name == "__call__"
+        ),
+        None,
+    )
     if call is None:
         return str(cls.__name__)
     body = [ast.unparse(s) for s in call.body]
@@ -62,7 +70,7 @@ LAMBDAS = {
     "lower": "lambda s: s.lower()",
     "upper": "lambda s: s.upper()",
     "comma_ids": "lambda s: [int(device_id) if device_id.isdigit() else device_id "
-                 "for device_id in (part.strip() for part in s.split(','))]",
+    "for device_id in (part.strip() for part in s.split(','))]",
 }
 
 

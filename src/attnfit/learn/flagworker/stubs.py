@@ -23,8 +23,9 @@ class Stub:
     def __init__(self, name: str, known: bool = False) -> None:
         # known: a class that is neither an enum, a dataclass nor a dict, which is all that a flag's type asks of it
         known = known or name in ("torch.dtype", "torch.device")
-        self.__dict__.update(_name=name, _known=known, __module__="stub", __qualname__=name,
-                             __name__=name.rpartition(".")[2])
+        self.__dict__.update(
+            _name=name, _known=known, __module__="stub", __qualname__=name, __name__=name.rpartition(".")[2]
+        )
 
     def __repr__(self) -> str:
         return f"<stub {self._name}>"
@@ -129,8 +130,9 @@ def _dataclass(cls: Any = None, *, config: Any = None, **kw: Any) -> Any:
             if isinstance(info, FieldInfo):
                 infos[name] = info
                 if info.default_factory is not None:
-                    setattr(cls, name, dataclasses.field(default_factory=info.default_factory,
-                                                         init=info.init is not False))
+                    setattr(
+                        cls, name, dataclasses.field(default_factory=info.default_factory, init=info.init is not False)
+                    )
                 elif info.default is not MISSING:
                     setattr(cls, name, _default_field(info))
         post = vars(cls).get("__post_init__")

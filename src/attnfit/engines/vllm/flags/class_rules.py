@@ -49,8 +49,9 @@ def mode(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bool]:
         return value, False
     members = classes.get("CompilationMode", {}).get("enum", {})
     if value.upper() not in members:
-        raise SchemaError(path, f"Value error, Invalid compilation mode: {value}. "
-                                f"Valid modes are: {', '.join(members)}")
+        raise SchemaError(
+            path, f"Value error, Invalid compilation mode: {value}. Valid modes are: {', '.join(members)}"
+        )
     return members[value.upper()], True
 
 
@@ -62,8 +63,11 @@ def per_kind(value: Any, path: str, classes: Mapping[str, Any]) -> tuple[Any, bo
         raise Unknown(f"{path}: the KV cache group kinds are not known for this release")
     for kind, backend in value.items():
         if kind not in kinds.values():
-            raise SchemaError(path, f"Value error, Unknown KV cache group kind {kind!r} in backend_per_kind. "
-                                    f"Valid kinds are: {', '.join(sorted(kinds.values()))}.")
+            raise SchemaError(
+                path,
+                f"Value error, Unknown KV cache group kind {kind!r} in backend_per_kind. "
+                f"Valid kinds are: {', '.join(sorted(kinds.values()))}.",
+            )
         if isinstance(backend, str):
             member("AttentionBackendEnum", auto=False)(backend, f"{path}.{kind}", classes)
     return value, True
@@ -192,8 +196,11 @@ def compilation(v: Mapping[str, Any]) -> str:
         if any(n <= 0 for n in v.get(name) or ()):
             return f"All {name} must be positive"
     if v.get("cudagraph_mm_encoder"):
-        for name in ("encoder_cudagraph_max_images_per_batch", "encoder_cudagraph_max_vision_items_per_batch",
-                     "encoder_cudagraph_max_frames_per_batch"):
+        for name in (
+            "encoder_cudagraph_max_images_per_batch",
+            "encoder_cudagraph_max_vision_items_per_batch",
+            "encoder_cudagraph_max_frames_per_batch",
+        ):
             if (v.get(name) or 0) < 0:
                 return f"{name} must be non-negative"
     if v.get("inductor_passes"):
@@ -272,8 +279,16 @@ def profiler(v: Mapping[str, Any]) -> str:
 
 
 def _proton(v: Mapping[str, Any], kind: Any, folder: Any) -> str:
-    plain = {"proton_profiler_dir": "", "proton_context": "shadow", "proton_data": "tree", "proton_backend": None,
-             "proton_mode": None, "proton_hook": None, "proton_output_format": None, "proton_graph_attribution": False}
+    plain = {
+        "proton_profiler_dir": "",
+        "proton_context": "shadow",
+        "proton_data": "tree",
+        "proton_backend": None,
+        "proton_mode": None,
+        "proton_hook": None,
+        "proton_output_format": None,
+        "proton_graph_attribution": False,
+    }
     changed = [name for name, default in plain.items() if name in v and v[name] != default]
     if kind != "proton":
         return f"{', '.join(changed)} only applicable when profiler is set to 'proton'" if changed else ""

@@ -57,7 +57,7 @@ def to_float(text: str) -> float:
 
 
 def human_int(text: str, suffixes: str = "kmgt", name: str = "human_readable_int") -> int:
-    """"1k" is 1,000, "1K" is 1,024; a decimal is allowed before a lower-case suffix only."""
+    """ "1k" is 1,000, "1K" is 1,024; a decimal is allowed before a lower-case suffix only."""
     text = text.strip()
     match = _SUFFIXED.fullmatch(text)
     if match and match[2].lower() in suffixes:

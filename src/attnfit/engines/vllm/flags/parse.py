@@ -19,7 +19,11 @@ WHERE = "vllm/utils/argparse_utils.py"
 
 
 def parse_flags(
-    table: Table | str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, form: str = "auto",
+    table: Table | str,
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    form: str = "auto",
     files_here: bool = True,
 ) -> ParsedFlags:
     """What the release's parser makes of `argv` (after the subcommand, the positional model included).
@@ -50,9 +54,7 @@ def parse_flags(
         raise refusal(e.text, e.text) from None
     except ParserError as e:
         hint = did_you_mean(e.option.split("=")[0], parser.options) if e.message.startswith("unrecognized") else ""
-        raise refusal(
-            f"ValueError: argument parser refused the flags (exit {e.code})", e.message + hint
-        ) from None
+        raise refusal(f"ValueError: argument parser refused the flags (exit {e.code})", e.message + hint) from None
     if converter.unknown is not None:
         raise converter.unknown
     if form == "serve" and values.get("model_tag") is not None:
@@ -86,8 +88,9 @@ def lenient_values(release: str, argv: Sequence[str], form: str) -> dict[str, An
     """The text every flag was given, nothing converted or refused: for looking, not for judging."""
     parser = _Lenient(load_table(release), lambda flag, text: text)
     try:
-        ready = prepare.prepare(["serve", *argv] if form == "serve" else list(argv), parser.options,
-                                parser.table.syntax)
+        ready = prepare.prepare(
+            ["serve", *argv] if form == "serve" else list(argv), parser.options, parser.table.syntax
+        )
         parser.parse(ready[1:] if form == "serve" else ready)
     except (EngineError, ParserError, InputError):
         pass  # what was read up to there

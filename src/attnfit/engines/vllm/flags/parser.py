@@ -217,8 +217,9 @@ class Parser:
             raise ParserError(f"argument {flag.name}: invalid {e.name} value: {text!r}", option=flag.name) from None
         if flag.choices is not None and value not in flag.choices:
             choices = ", ".join(map(repr, flag.choices))
-            raise ParserError(f"argument {flag.name}: invalid choice: {value!r} (choose from {choices})",
-                              option=flag.name)
+            raise ParserError(
+                f"argument {flag.name}: invalid choice: {value!r} (choose from {choices})", option=flag.name
+            )
         return value
 
 

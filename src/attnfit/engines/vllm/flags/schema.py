@@ -70,8 +70,13 @@ def _object(name: str, value: Any, classes: Mapping[str, Any], path: str) -> Non
 
 
 def _field(
-    key: str, field: Mapping[str, Any], item: Any, rules: list[checks.Rule], cls: Mapping[str, Any],
-    classes: Mapping[str, Any], at: str,
+    key: str,
+    field: Mapping[str, Any],
+    item: Any,
+    rules: list[checks.Rule],
+    cls: Mapping[str, Any],
+    classes: Mapping[str, Any],
+    at: str,
 ) -> Any:
     done = False
     for rule in rules:
