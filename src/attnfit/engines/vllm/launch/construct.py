@@ -15,6 +15,7 @@ from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, check_v4, v4_kv_cache
 from attnfit.engines.vllm.launch.draft_init import check_draft_experts
 from attnfit.engines.vllm.launch.expert_blocks import check_expert_blocks
 from attnfit.engines.vllm.launch.impl_checks import UNQUANTISED, check_impl
+from attnfit.engines.vllm.launch.kernel_variables import kernel_facts_of
 from attnfit.engines.vllm.launch.linear import check_linear_backend, linear_steps
 from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
 from attnfit.engines.vllm.launch.moe import Oracle
@@ -45,7 +46,7 @@ def check(
 
     `env` says which optional packages and services the environment has; a fact it lacks is what `pip install` brings.
     """
-    facts = env or {}
+    facts = kernel_facts_of(cfg, env or {})
     early_checks(cfg, capability)
     check_linear_backend(cfg, capability)
     for step in sorted(_steps(cfg, answer, capability, facts), key=lambda step: (step.layer, step.place)):
@@ -71,8 +72,8 @@ def _steps(
     for index, place, run in linear_steps(cfg, capability):
         yield Step(index, place, run)
     site = first_moe(cfg)
-    if site is not None and site.index < _layers_here(cfg):
-        yield Step(site.index, 3, partial(check_experts, cfg, site, capability, env, MODEL_INIT))
+    if site is not None and site.number < _layers_here(cfg):
+        yield Step(site.number, 3, partial(check_experts, cfg, site, capability, env, MODEL_INIT))
 
 
 def _first_asked(layer: LayerQuestion, kv_layers: Sequence[KvLayer]) -> int:

@@ -257,8 +257,8 @@ class Oracle:
         return None
 
 
-# Packages that `pip install vllm==0.33.0` does not bring
-NOT_INSTALLED = ("hpc", "b12x", "quark")
+# Packages that `pip install vllm==0.33.0` does not bring, and what a variable must turn on
+NOT_INSTALLED = ("hpc", "b12x", "quark", "flashinfer_moe_int4")
 
 
 def raise_unknown_b12x(cap: Capability) -> None:

@@ -17,7 +17,7 @@ from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
 class MoeSite(NamedTuple):
     """The first fused MoE layer that the model builds."""
 
-    index: int  # decoder layer number
+    number: int  # of the decoder layer
     layer: MoeLayer
     where: str
     known: bool  # the model class has an entry; else the common shape was assumed

@@ -54,6 +54,10 @@ def select(
         return _asked(oracle, scheme, layer, asked, stage)
     backends = oracle.order()
     if scheme.oracle == "fp8":
+        if env.get("deep_gemm_experts"):
+            return _take(oracle, scheme, layer, "BATCHED_DEEPGEMM" if layer.batched else "DEEPGEMM", stage)
+        if "deep_gemm_experts" in env:
+            backends = [name for name in backends if "DEEPGEMM" not in name]
         backends = _fp8_order(backends, scheme, layer, capability, text_model_type)
     if scheme.oracle == "unquantized":
         backends = _unquantised_order(backends, layer, capability)
@@ -119,7 +123,6 @@ def _asked(oracle: Oracle, scheme: Scheme, layer: MoeLayer, asked: str, stage: s
             f"ValueError: moe_backend={asked!r} is not supported for {title} MoE. Expected one of {listed}.",
             rules["where"],
         )
-    activation = scheme.activation
     if layer.batched:
         name = rules["batched"].get(name, name)
     if scheme.oracle == "fp8" and "VLLM_CUTLASS" in name and not scheme.cutlass:
@@ -136,11 +139,16 @@ def _asked(oracle: Oracle, scheme: Scheme, layer: MoeLayer, asked: str, stage: s
             "'flashinfer_cutedsl', 'flashinfer_moe_ep_cutedsl', 'cutlass', 'b12x', 'marlin', or 'humming' instead.",
             f"{_dir('nvfp4')}:291",
         )
+    return _take(oracle, scheme, layer, str(name), stage)
+
+
+def _take(oracle: Oracle, scheme: Scheme, layer: MoeLayer, name: str, stage: str) -> str:
+    """The backend asked for, if it takes the layer."""
     reason = scheme.skip(name, layer) if scheme.skip is not None else None
     if reason is None:
-        reason = oracle.reason(name, layer, scheme.weight, activation)
+        reason = oracle.reason(name, layer, scheme.weight, scheme.activation)
     if reason is None:
-        return str(name)
+        return name
     if scheme.oracle == "mxfp8":
         raise Refusal(
             stage,

@@ -134,7 +134,7 @@ def excluded_modules(quant: dict[str, Any]) -> list[str]:
 def expert_names(site: MoeSite) -> list[str]:
     """What checkpoints may call the experts of the first MoE layer."""
     return [
-        f"{root}.{site.index}.{mlp}.experts"
+        f"{root}.{site.number}.{mlp}.experts"
         for root in ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers")
         for mlp in ("mlp", "block_sparse_moe", "mixer", "feed_forward")
     ]
