@@ -54,6 +54,7 @@ def _walk(
     from attnfit.engines.vllm.flags import parse_flags
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
     from attnfit.engines.vllm.launch.spoken import spoken
+    from attnfit.engines.vllm.launch.unproven import weigh
 
     flags = parse_flags(release, argv, variables, form=form)
     launch.stage = "create_engine_config"
@@ -73,12 +74,18 @@ def _walk(
     launch.notes += tuple(answer.notes)
     if launch.hypothetical:
         return
-    construct.check(cfg, answer, capability, env)
+    try:
+        construct.check(cfg, answer, capability, env)
+    except Refusal as refusal:
+        raise weigh(cfg.release, refusal) from None
     if answer.unknown:
         raise Unknown(answer.unknown[0])
     launch.kv_cache_dtype_after_init = construct.kv_cache_dtype_after_init(cfg, answer)
     launch.stage = "update_block_size"
-    launch.block_size_after_load = blocks.block_size_after_load(cfg, answer, capability, env)
+    try:
+        launch.block_size_after_load = blocks.block_size_after_load(cfg, answer, capability, env)
+    except Refusal as refusal:
+        raise weigh(cfg.release, refusal) from None
     launch.ok, launch.stage = True, "done"
 
 

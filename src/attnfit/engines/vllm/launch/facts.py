@@ -13,6 +13,7 @@ from attnfit.engines.vllm.launch.state import Unknown
 
 #: releases whose derivation was compared with the real engine, see docs
 PROVEN = ("0.33.0",)
+_OLD, _NEW = "transformers-4.57.6.json", "transformers-5.20.2.json"
 
 
 def _bytes(name: str) -> bytes | None:
@@ -43,21 +44,55 @@ def _class_file(name: str) -> ClassFile | None:
 def class_tables(release: str) -> ClassTables:
     """The release's config classes, with the transformers that its requirement brings (of those we have tables of)."""
     facts = release_facts(release)
-    old = ">=4." in facts.get("transformers", "")  # up to 0.23 a 4.x satisfies it, and is what came with it
-    name = "transformers-4.57.6.json" if old else "transformers-5.20.2.json"
+    name = _OLD if ">=4." in facts.get("transformers", "") else _NEW
     table = _class_file(name)
     if table is None:
         raise Unknown(f"no table of config classes ({name})")
-    # the class names are the release's own; what a class does, for a release not probed, is the nearest one's
-    own = _class_file(f"configs-{release}.json") or _class_file(f"configs-{_nearest(release)}.json")
-    return ClassTables(table, facts.get("config_classes", {}), own or ClassFile())
+    if newer := newer_types(release):
+        table = _with(table, _class_file(_NEW), newer)
+    # the class names are the release's own; what a class does, for a release not probed, is the nearest one's that
+    # has the class
+    names: dict[str, str] = facts.get("config_classes", {})
+    lent = set(names.values())
+    own = ClassFile(classes={})
+    by_distance = sorted(PROBED, key=lambda r: _distance(r, release), reverse=True)
+    for probed in by_distance:
+        found = _class_file(f"configs-{probed}.json") or ClassFile()
+        nearest = probed == by_distance[-1]
+        own.classes.update(
+            {c: raw for c, raw in found.classes.items() if nearest or c in lent or c not in table.classes}
+        )
+    return ClassTables(table, names, own)
+
+
+@functools.cache
+def newer_types(release: str) -> frozenset[str]:
+    """Model types that transformers 4 does not know and 5 does, where the release takes either.
+
+    0.19.1 to 0.23.0 ask for 4.56 or newer without an upper bound: a checkpoint that 4 cannot read is launched with 5.
+    """
+    wanted: str = release_facts(release).get("transformers", "")
+    old, new = _class_file(_OLD), _class_file(_NEW)
+    if ">=4." not in wanted or "<5" in wanted or old is None or new is None:
+        return frozenset()
+    return frozenset(new.model_types.keys() - old.model_types.keys())
+
+
+def _with(table: ClassFile, other: ClassFile | None, types: frozenset[str]) -> ClassFile:
+    """The table, with these model types and the classes it lacks from another one."""
+    if other is None:
+        return table
+    return msgspec.structs.replace(
+        table,
+        model_types={**table.model_types, **{t: other.model_types[t] for t in types}},
+        classes={**other.classes, **table.classes},
+    )
 
 
 #: releases whose own config classes were probed
 PROBED = ("0.16.0", "0.23.0", "0.33.0")
 
 
-def _nearest(release: str) -> str:
-    """The probed release with the closest minor number."""
-    minor = int(release.split(".")[1])
-    return min(PROBED, key=lambda r: abs(int(r.split(".")[1]) - minor))
+def _distance(probed: str, release: str) -> int:
+    """How many minor releases lie between."""
+    return abs(int(probed.split(".")[1]) - int(release.split(".")[1]))

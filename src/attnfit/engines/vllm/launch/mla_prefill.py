@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch.state import EngineConfig, Refusal
+from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 
+_SINCE = 21  # 0.21.0 is the first release with a choice of MLA prefill backends
 _DIR = "vllm/v1/attention/backends/mla/prefill/"
 SPARSE_WITHOUT_PREFILL = ("FLASHINFER_MLA_SPARSE_SM120",)  # never builds a dense prefill path
 
@@ -37,9 +38,7 @@ _R1 = Dims(128, 64, 128)
 _GLM = Dims(192, 64, 256)
 
 PREFILL_BACKENDS: dict[str, _Prefill] = {
-    "FLASH_ATTN": _Prefill(
-        (_R1, _GLM, Dims(64, 64, 128), Dims(256, 0, 256)), False, False, f"{_DIR}flash_attn.py:313"
-    ),
+    "FLASH_ATTN": _Prefill((_R1, _GLM, Dims(64, 64, 128), Dims(256, 0, 256)), False, False, f"{_DIR}flash_attn.py:313"),
     "TRTLLM_RAGGED": _Prefill((_R1, _GLM), True, True, f"{_DIR}trtllm_ragged.py:39"),
     "FLASHINFER": _Prefill((_R1,), True, True, f"{_DIR}flashinfer.py:41"),
     "TOKENSPEED_MLA": _Prefill((_R1,), True, True, f"{_DIR}tokenspeed_mla.py:25"),
@@ -56,12 +55,12 @@ def prefill_priorities(capability: Capability, dims: Dims) -> list[str]:
 
 def choose_prefill(cfg: EngineConfig, capability: Capability, stage: str = "model_init") -> str:
     """The MLA prefill backend. Raises Refusal with the engine's text if there is none."""
-    dims = Dims(
-        *(int(cfg.text.get(key) or 0) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    )
+    dims = Dims(*(int(cfg.text.get(key) or 0) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")))
     asked = cfg.attention.get("mla_prefill_backend")
     if asked:
-        name = str(asked).rpartition(".")[2]
+        name = str(asked).rpartition(".")[2].upper()
+        if name not in PREFILL_BACKENDS:
+            raise Unknown(f"what the MLA prefill backend {name} of vLLM {cfg.release} asks for")
         reasons = _reasons(name, dims, cfg.dtype, capability)
         if reasons:
             raise Refusal(
@@ -88,6 +87,8 @@ def choose_prefill(cfg: EngineConfig, capability: Capability, stage: str = "mode
 
 def check_prefill(cfg: EngineConfig, backend: str, capability: Capability, stage: str) -> None:
     """Raise Refusal if an MLA layer on `backend` needs a prefill backend and none serves it."""
+    if int(cfg.release.split(".")[1]) < _SINCE:
+        return
     sparse = "SPARSE" in backend
     if backend in SPARSE_WITHOUT_PREFILL:
         return

@@ -7,6 +7,7 @@ from typing import Any
 from attnfit.engines.vllm.launch import quant
 from attnfit.engines.vllm.launch.arch import ModelInfo, resolve_architecture, runner_and_convert
 from attnfit.engines.vllm.launch.dtype import config_dtype, resolve_dtype
+from attnfit.engines.vllm.launch.facts import newer_types
 from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.lengths import resolve_max_model_len
 from attnfit.engines.vllm.launch.load import load_config
@@ -44,6 +45,8 @@ def load_node(way: Way) -> HfConfig:
         way.met(refusal)
     way.notes += loaded.notes
     node = loaded.node
+    if (model_type := node.get("model_type")) in newer_types(way.release):
+        way.notes.append(f"transformers 5 assumed: this release takes 4.x too, which does not know {model_type}")
     text = node.text()
     if text is not node and not text.has("num_attention_heads"):
         raise value_error(
@@ -109,6 +112,15 @@ def max_len(way: Way, text: HfConfig, sizes: Sizes, window: Any, no_window: bool
     except Refusal as refusal:
         way.met(refusal)
         return int(asked or 0)
+
+
+def drop_window(way: Way, text: HfConfig) -> None:
+    """`--disable-sliding-window`, or a window of 0. A class that insists on a number refuses."""
+    try:
+        text.assign("sliding_window", None)
+    except Refusal as refusal:
+        way.met(refusal)
+        text.set("sliding_window", None)
 
 
 def takes_images(way: Way, node: HfConfig) -> bool:

@@ -9,9 +9,7 @@ from attnfit.engines.vllm.launch.plan import Ctx, Layer, Plan, PlanFunction, att
 from attnfit.engines.vllm.launch.state import Unknown
 
 
-def mla_layer(
-    c: Ctx, i: int, *, cls: str = "MLAAttention", sparse: bool = False, heads: int | None = None
-) -> Layer:
+def mla_layer(c: Ctx, i: int, *, cls: str = "MLAAttention", sparse: bool = False, heads: int | None = None) -> Layer:
     """MLAAttention: head size is the latent plus the rope part (mla_attention.py:478)."""
     rank, rope = c.int("kv_lora_rank"), c.int("qk_rope_head_dim")
     return Layer(
@@ -126,8 +124,10 @@ def deepseek_v4_layer(c: Ctx, i: int) -> Iterator[Layer]:
     """Never asks the selector: caches bound by the class (models/deepseek_v4/attention.py:132, nvidia/model.py:536)."""
     ratio = 1
     if i < c.int("num_hidden_layers"):
-        rates = c.need("compress_rates")
-        ratio = max(1, int(rates.get(c.at("layer_types", i), 0)))
+        if c.get("compress_ratios"):  # as the checkpoint says it; releases before transformers' own class read this
+            ratio = max(1, int(c.at("compress_ratios", i)))
+        else:
+            ratio = max(1, int(c.need("compress_rates").get(c.at("layer_types", i), 0)))
     backend, major = c.cfg.attention.get("backend"), c.cfg.capability.major
     flashinfer = backend == "FLASHINFER_MLA_SPARSE_DSV4" or (
         major == 12 and backend not in ("FLASHMLA_SPARSE", "FLASHMLA_SPARSE_DSV4")
