@@ -141,11 +141,11 @@ def _projections(cfg: EngineConfig) -> Iterator[tuple[int, int, Projection]]:
         yield from ((0, 0, p) for p in _gqa(cfg))
     site = first_moe(cfg)
     dense = cfg.text.get("intermediate_size")
-    if isinstance(dense, int) and cfg.architecture != "DeepseekV4ForCausalLM" and (site is None or site.index > 0):
+    if isinstance(dense, int) and cfg.architecture != "DeepseekV4ForCausalLM" and (site is None or site.number > 0):
         yield from ((0, 3, p) for p in _mlp(cfg, dense, "mlp"))
     shared = _shared_experts(cfg)
     if site is not None and shared and site.layer.parallel.sp_size == 1:
-        yield from ((site.index, 3, p) for p in _mlp(cfg, shared, "mlp.shared_experts"))
+        yield from ((site.number, 3, p) for p in _mlp(cfg, shared, "mlp.shared_experts"))
 
 
 def _mla(cfg: EngineConfig) -> list[Projection]:
