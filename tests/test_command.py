@@ -83,6 +83,12 @@ def test_lines_and_quotes() -> None:
     assert parse_command(text).argv == ("./m", "--hf-overrides", '{"a": 1}', "--served-model-name", "x y")
 
 
+def test_redirections_stay() -> None:
+    command = parse_command("vllm serve ./m 2>&1 > log --port 1 && echo done")
+    assert command.argv == ("./m", "--port", "1")
+    assert command.render(["./m"]) == ["vllm serve ./m 2>&1 > log && echo done"]
+
+
 def test_variables_are_expanded_only_from_the_command() -> None:
     command = parse_command("bash -c 'export M=./m; vllm serve $M --port ${PORT} --host ${HOST:-0.0.0.0}'")
     assert command.argv == ("./m", "--port", "${PORT}", "--host", "0.0.0.0")

@@ -14,7 +14,8 @@ import msgspec
 
 from attnfit.errors import UsageError
 from attnfit.inputs import secrets, shell
-from attnfit.inputs.unwrap import Layer, Unwrapped, unwrap
+from attnfit.inputs.layers import Layer, Unwrapped
+from attnfit.inputs.unwrap import unwrap
 
 MAX_CHARS = 4 << 20
 EMPTY = "no command: give the launch command, for example `vllm serve MODEL`"

@@ -41,7 +41,8 @@ def words(text: str, variables: Mapping[str, str]) -> list[Word]:
         elif text.startswith("\\\n", at) or text.startswith("\\\r\n", at):
             at += 2 if text[at + 1] == "\n" else 3
         elif c == "#":
-            at = text.find("\n", at) if "\n" in text[at:] else end
+            newline = text.find("\n", at)
+            at = newline if newline >= 0 else end
         elif operator := next((o for o in _OPERATORS if text.startswith(o, at)), None):
             out.append(Word(operator, operator, at, at + len(operator), operator=True))
             at += len(operator)
@@ -153,6 +154,16 @@ def segments(found: list[Word]) -> list[tuple[list[Word], str]]:
             current.append(word)
     out.append((current, ""))
     return [(s, o) for s, o in out if s]
+
+
+def redirections(found: list[Word], text: str, start: int, end: int) -> str:
+    """The redirections written between two places of a command, to be kept when its words are replaced."""
+    pieces = []
+    for i, word in enumerate(found):
+        if word.operator and start < word.start < end:
+            last = found[i + 1] if word.raw[-1] in "<>|" and i + 1 < len(found) else word
+            pieces.append(" " + text[word.start : last.end])
+    return "".join(pieces)
 
 
 def quote(text: str) -> str:

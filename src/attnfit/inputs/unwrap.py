@@ -5,58 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import msgspec
-
 from attnfit.engines.entry import EntryPoints, entry_points
 from attnfit.errors import UsageError
 from attnfit.inputs import shell
 from attnfit.inputs.container import container_option, gpu_request, run_at
-from attnfit.inputs.starts import PYTHON, base_name, match_entry, nothing_started, python_target
-from attnfit.inputs.wrappers import CONTAINERS, MODULE_WRAPPERS, SHELLS, WRAPPERS
+from attnfit.inputs.layers import Layer, Unwrapped
+from attnfit.inputs.options import ASSIGNMENT, dash_c, prelude, requirement, skip_options, skip_python_wrapper
+from attnfit.inputs.starts import PYTHON, base_name, match_entry, nothing_started
+from attnfit.inputs.wrappers import CONTAINERS, SHELLS, WRAPPERS
 
 MAX_NESTING = 8
-_ASSIGNMENT = re.compile(r"(?s)([A-Za-z_]\w*)=(.*)")
+MAX_COMMANDS = 100  # in one shell string
 _DEVICE = re.compile(r"nvidia\.com/gpu=(.+)")
-
-
-class Layer(msgspec.Struct, frozen=True):
-    """How a list of words sits inside the one around it."""
-
-    before: tuple[str, ...] = ()  # words in front
-    after: tuple[str, ...] = ()
-    skip: int = 0  # leading inner words that are not written (a container's --entrypoint)
-    text: tuple[str, str] | None = None  # the inner words are one shell string: text before and after them
-    raw: tuple[tuple[str, str], ...] = ()  # how that string writes a word
-
-    def wrap(self, inner: Sequence[str]) -> list[str]:
-        words = list(inner)[self.skip :]
-        if self.text is not None:
-            spelled = dict(self.raw)
-            joined = " ".join(spelled.get(w) or shell.quote(w) for w in words)
-            words = [self.text[0] + joined + self.text[1]]
-        return [*self.before, *words, *self.after]
-
-
-class Unwrapped:
-    """What was met on the way."""
-
-    def __init__(self) -> None:
-        self.entry: EntryPoints
-        self.form = ""
-        self.argv: list[str] = []
-        self.env: dict[str, str] = {}
-        self.unset: list[str] = []
-        self.image: str | None = None
-        self.image_release: str | None = None
-        self.required_release: str | None = None
-        self.executable: str | None = None
-        self.prefix: str | None = None
-        self.conda_env: str | None = None
-        self.gpus: str | None = None
-        self.remote = False
-        self.wrappers: list[str] = []
-        self.notes: list[str] = []
-        self.layers: list[Layer] = []
 
 
 def unwrap(words: list[str]) -> Unwrapped:
@@ -77,8 +37,8 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
     seen_program = False
     while at < len(words):
         word = words[at]
-        _requirement(found, tables, word)
-        assigned = _ASSIGNMENT.fullmatch(word)
+        requirement(found, tables, word)
+        assigned = ASSIGNMENT.fullmatch(word)
         if assigned:
             found.env[assigned[1]] = assigned[2]
             at += 1
@@ -88,7 +48,7 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
             found.layers.append(Layer(before=tuple(words[: at + size])))
             found.argv = words[at + size :]
             return
-        if base in SHELLS and (where := _dash_c(words, at)) is not None:
+        if base in SHELLS and (where := dash_c(words, at)) is not None:
             found.wrappers.append(base)
             return _shell_string(found, tables, tuple(words[:where]), words[where], tuple(words[where + 1 :]), depth)
         if base in CONTAINERS and (run := run_at(words, at)) is not None:
@@ -99,10 +59,10 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
             return _ssh(found, tables, words, at, depth)
         if base in WRAPPERS:
             found.wrappers.append(base)
-            at = _options(found, words, at, base)
+            at = skip_options(found, words, at, base)
             seen_program = True
             continue
-        if PYTHON.match(base) and (size := _python_wrapper(found, words, at)) is not None:
+        if PYTHON.match(base) and (size := skip_python_wrapper(found, words, at)) is not None:
             at += size
             seen_program = True
             continue
@@ -127,21 +87,12 @@ def _entry(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at
     return size
 
 
-def _python_wrapper(found: Unwrapped, words: list[str], at: int) -> int | None:
-    """`python -m torch.distributed.run ...`: how many words to skip."""
-    i = python_target(words, at)
-    if i is None or i + 1 >= len(words) or words[i] != "-m" or words[i + 1] not in MODULE_WRAPPERS:
-        return None
-    found.wrappers.append(words[i + 1])
-    return _options(found, words, i + 1, MODULE_WRAPPERS[words[i + 1]]) - at
-
-
 def _next_start(tables: Sequence[EntryPoints], words: list[str], at: int) -> int | None:
     for i in range(at, len(words)):
         base = base_name(words[i])
         if match_entry(tables, words, i) is not None:
             return i
-        if base in SHELLS and _dash_c(words, i) is not None:
+        if base in SHELLS and dash_c(words, i) is not None:
             return i
         if base in CONTAINERS and run_at(words, i) is not None:
             return i
@@ -149,107 +100,6 @@ def _next_start(tables: Sequence[EntryPoints], words: list[str], at: int) -> int
             return i
         if any(t.requirement.match(words[i]) for t in tables):
             return i
-    return None
-
-
-def _requirement(found: Unwrapped, tables: Sequence[EntryPoints], word: str) -> None:
-    for table in tables:
-        match = table.requirement.match(word)
-        if match:
-            found.required_release = match[1]
-
-
-# ---- wrappers --------------------------------------------------------------------------------------------------
-
-
-def _options(found: Unwrapped, words: list[str], at: int, name: str) -> int:
-    """Past the wrapper's own options and words."""
-    wrapper = WRAPPERS[name]
-    left = wrapper.positional
-    at += 1
-    pinned = any(w in ("-c", "--cpu-list") or w.startswith("--cpu-list=") for w in words[at : at + 3])
-    if name == "taskset" and pinned and "-c" in words[at : at + 3]:
-        left = 0
-    while at < len(words):
-        word = words[at]
-        if word == "--":
-            at += 1
-            if not left:
-                break
-            continue
-        if word == "-m" and wrapper.runs_python:
-            break
-        if word.startswith("-") and word != "-":
-            at = _option(found, words, at, name, wrapper.values)
-            continue
-        if name in (
-            "uv",
-            "pipx",
-            "poetry",
-            "pdm",
-            "hatch",
-            "pixi",
-            "rye",
-            "pipenv",
-            "conda",
-            "mamba",
-            "micromamba",
-            "apptainer",
-            "singularity",
-            "nsys",
-            "py-spy",
-            "ray",
-            "accelerate",
-            "coverage",
-            "direnv",
-        ) and word in ("run", "tool", "exec", "profile", "record", "launch", "job", "submit", "shell", "x"):
-            at += 1
-            continue
-        if left and not _ASSIGNMENT.fullmatch(word):
-            left -= 1
-            at += 1
-            continue
-        break
-    return at
-
-
-def _option(found: Unwrapped, words: list[str], at: int, name: str, values: frozenset[str]) -> int:
-    word = words[at]
-    key, eq, value = word.partition("=")
-    takes = key in values and not eq
-    if takes:
-        value = words[at + 1] if at + 1 < len(words) else ""
-    if name == "env" and key in ("-u", "--unset"):
-        found.unset.append(value)
-        found.env.pop(value, None)
-    elif name == "env" and key in ("-i", "-", "--ignore-environment"):
-        found.env.clear()
-        found.notes.append("env -i: the server starts with the command's own variables only")
-    elif name == "env" and key in ("-S", "--split-string"):
-        raise UsageError("env -S splits a string itself; write its words out")
-    elif name in ("conda", "mamba", "micromamba") and key in ("-n", "--name"):
-        found.conda_env = value
-    elif name in ("conda", "mamba", "micromamba") and key in ("-p", "--prefix"):
-        found.prefix = value
-    elif name == "uv" and key in ("--project", "--directory"):
-        found.prefix = value.rstrip("/") + "/.venv"
-    elif name in ("uv", "uvx", "pipx") and value:
-        _requirement(found, entry_points(), value)
-    elif name in ("mpirun", "mpiexec", "systemd-run") and takes and (assigned := _ASSIGNMENT.fullmatch(value)):
-        found.env[assigned[1]] = assigned[2]
-    return at + (2 if takes else 1)
-
-
-def _dash_c(words: list[str], at: int) -> int | None:
-    """Index of the string after `-c` (also `-lc`, `-euxo pipefail -c`)."""
-    i = at + 1
-    while i < len(words):
-        word = words[i]
-        if not word.startswith(("-", "+")) or word == "--":
-            return None
-        if not word.startswith("--") and word.endswith("c") and i + 1 < len(words):
-            return i + 1
-        i += 2 if word in ("-o", "+o", "--rcfile", "--init-file") or re.fullmatch(r"-[a-z]*o", word) else 1
     return None
 
 
@@ -262,19 +112,18 @@ def _shell_string(
     depth: int,
 ) -> None:
     """`bash -c "..."`, or a command given as one string: the simple command in it that starts the server."""
-    parsed = shell.words(text, found.env)
     known = dict(found.env)
     last_error: UsageError | None = None
-    for segment, _ in shell.segments(parsed):
-        plain = [w.value for w in segment]
-        if _prelude(found, segment, known):
-            parsed_again = shell.segments(shell.words(text, known))
-            segment = next((s for s, _ in parsed_again if s[0].start == segment[0].start), segment)
+    parsed = shell.words(text, known)
+    count = len(shell.segments(parsed))
+    if count > MAX_COMMANDS:
+        raise UsageError(f"the string holds {count} commands; give only the one that starts the server")
+    for n in range(count):
+        parsed = shell.words(text, known)  # again: earlier commands may have set variables
+        segment, _ = shell.segments(parsed)[n]
+        if prelude(found, segment, known):
             continue
-        again = next(
-            (s for s, _ in shell.segments(shell.words(text, known)) if s[0].start == segment[0].start), segment
-        )
-        segment, plain = again, [w.value for w in again]
+        plain = [w.value for w in segment]
         inner = Unwrapped()
         inner.env, inner.prefix, inner.notes = dict(known), found.prefix, list(found.notes)
         inner.conda_env, inner.image, inner.image_release = found.conda_env, found.image, found.image_release
@@ -288,51 +137,14 @@ def _shell_string(
         layers = found.layers
         found.__dict__.update(inner.__dict__)
         raw = tuple((w.value, w.raw) for w in segment)
-        whole = (text[: segment[0].start], text[segment[-1].end :])
+        start, end = segment[0].start, segment[-1].end
+        whole = (text[:start], shell.redirections(parsed, text, start, end) + text[end:])
         found.layers = [*layers, Layer(before=before, after=after, text=whole, raw=raw), *inner.layers]
         names = sorted({n for w in segment for n in w.unset})
         if names:
             found.notes.append(f"{', '.join('$' + n for n in names)} is not set in the command; taken as it stands")
         return
     raise last_error or UsageError("the shell string holds no command; give `vllm serve MODEL` inside it")
-
-
-def _prelude(found: Unwrapped, segment: list[shell.Word], known: dict[str, str]) -> bool:
-    """`export A=b`, `A=b`, `source venv/bin/activate`, `cd x`, `set -e`: what the commands after it inherit."""
-    first = segment[0].value
-    if all(w.assignment for w in segment):
-        for word in segment:
-            name, _, value = word.value.partition("=")
-            known[name] = value
-        return True
-    if first in ("export", "declare", "typeset", "readonly"):
-        for word in segment[1:]:
-            if word.assignment:
-                name, _, value = word.value.partition("=")
-                known[name] = value
-        return True
-    if first == "unset":
-        for word in segment[1:]:
-            known.pop(word.value, None)
-            found.unset.append(word.value)
-        return True
-    if first in ("source", ".") and len(segment) > 1:
-        path = segment[1].value
-        if path.endswith("/bin/activate"):
-            found.prefix = path.removesuffix("/bin/activate") or "/"
-        else:
-            found.notes.append(f"{path} is sourced first; what it sets is not known here")
-        return True
-    if first == "conda" and len(segment) > 2 and segment[1].value == "activate":
-        found.conda_env = segment[2].value
-        return True
-    if first == "cd":
-        found.notes.append(
-            f"the command changes to {' '.join(w.value for w in segment[1:]) or '~'} first; "
-            "relative paths in it are read from here"
-        )
-        return True
-    return first in ("set", "ulimit", "umask", "module", "ml", "echo", "sleep", "true", ":", "trap", "mkdir", "wait")
 
 
 def _ssh(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: int, depth: int) -> None:
