@@ -27,6 +27,7 @@ from attnfit.engines.vllm.launch.hooks import hook_of
 from attnfit.engines.vllm.launch.model_side import (
     architecture,
     checkpoint_settings,
+    drop_window,
     is_hybrid,
     load_node,
     max_len,
@@ -101,7 +102,7 @@ def _run(way: Way) -> Resolution:
     no_window = bool(way.flags.get("disable_sliding_window")) or window == 0
     length = max_len(way, text, sizes, window, no_window)
     if no_window:
-        text.set("sliding_window", None)
+        drop_window(way, text)
         window = None
     if "multimodal" in info and not takes_images(way, node):
         sizes.is_mm_prefix_lm = False

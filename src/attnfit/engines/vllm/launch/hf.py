@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from attnfit.engines.vllm.launch.kinds import STAGE, check_kind
+from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.rules import NoRule, apply
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
-STAGE = "create_engine_config"
 _MISSING = object()
 
 #: transformers/configuration_utils.py: the layer type names older checkpoints use
@@ -33,6 +34,7 @@ class HfConfig:
         self.attrs: dict[str, Any] = {}
         self.opaque: dict[str, str] = {}
         self.text_path: str | None = None
+        self.kinds: dict[str, str] = {}  # strict classes check these also when an attribute is set later
 
     def has(self, name: str) -> bool:
         """hasattr(config, name). Raises Unknown where the table does not say."""
@@ -56,6 +58,11 @@ class HfConfig:
         self.opaque.pop(name, None)
         self.attrs[name] = value
 
+    def assign(self, name: str, value: Any) -> None:
+        """setattr(config, name, value) after the config was built. Raises Refusal where a strict class does."""
+        check_kind(self.amap.get(name, name), value, self.kinds)
+        self.set(name, value)
+
     def text(self) -> HfConfig:
         """get_text_config(): this config, or the nested one that describes the language model."""
         node = self
@@ -65,7 +72,7 @@ class HfConfig:
                     raise Unknown(f"{part} of {node.cls}: {node.opaque[part]}; say it in config.json")
                 nxt = node.attrs.get(part)
                 if not isinstance(nxt, HfConfig):
-                    return node
+                    raise Unknown(f"{part} of {node.cls} is missing in config.json")
                 node = nxt
             return node
         if self.attrs.get("text_config", self) is None:
@@ -169,8 +176,9 @@ def build(tables: ClassTables, cls: str, model_type: str, given: dict[str, Any],
     dtype = raw.get("dtype", raw.get("torch_dtype"))
     if dtype is not None:
         node.attrs["dtype"] = dtype
-    if entry.get("kinds"):
-        _check_kinds(entry, raw)
+    node.kinds = entry.get("kinds", {})
+    for key, value in raw.items():
+        check_kind(key, value, node.kinds)
     _sub_configs(tables, node, entry, raw, depth)
     _apply_rules(node, entry, mapped)
     _layer_types(tables, node)
@@ -205,6 +213,8 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
             cls = tables.class_of(model_type)
             model_type = next((t for t, c in tables.types.items() if c == cls), model_type)
             given = {**given, "model_type": model_type}
+        if spec.get("auto") and cls is None and depth == 0:
+            raise _unknown_sub_type(tables, str(model_type))
         if cls is None or not tables.knows(cls):
             node.opaque[key] = f"its class (model_type {model_type!r}) is not in the tables"
             continue
@@ -212,6 +222,17 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
             node.attrs[key] = build(tables, cls, str(model_type), given, depth + 1)
         except Unknown as unknown:
             node.opaque[key] = str(unknown)
+
+
+def _unknown_sub_type(tables: ClassTables, model_type: str) -> Refusal:
+    if not tables.strict:
+        return plain("KeyError", repr(model_type), "transformers/models/auto/configuration_auto.py")
+    names = ", ".join(tables.types)
+    return value_error(
+        "ModelConfig",
+        f"Unrecognized model type for subconfig: {model_type}. Should contain one of {names}",
+        "transformers/configuration_utils.py",
+    )
 
 
 def _apply_rules(node: HfConfig, entry: dict[str, Any], mapped: dict[str, Any]) -> None:
@@ -277,36 +298,3 @@ def _rope(node: HfConfig, entry: dict[str, Any], raw: dict[str, Any]) -> None:
     if not parts and "rope_theta" not in rope and raw.get("rope_theta") is not None:
         rope["rope_theta"] = raw["rope_theta"]
     node.attrs["rope_parameters"] = rope
-
-
-_LETTERS = {"i": int, "f": float, "b": bool, "s": str, "l": list, "d": dict}
-_WORDS = {"i": "int", "f": "float", "b": "bool", "s": "str", "l": "list", "d": "dict"}
-
-
-def _check_kinds(entry: dict[str, Any], raw: dict[str, Any]) -> None:
-    """transformers 5 refuses a value of the wrong type before anything else looks at it."""
-    for name, letters in entry.get("kinds", {}).items():
-        if name not in raw or (raw[name] is None and "n" in letters):
-            continue
-        value = raw[name]
-        if any(_is(value, x) for x in letters if x != "n"):
-            continue
-        only = [x for x in letters if x != "n"]
-        if len(letters) == 1 and only and only[0] in "ifbs":
-            detail = f"Field '{name}' expected {_WORDS[only[0]]}, got {type(value).__name__} (value: {value!r})"
-            raise Refusal(
-                STAGE,
-                f"StrictDataclassFieldValidationError: Validation error for field '{name}':\n    TypeError: {detail}",
-            )
-        kinds = " | ".join(_WORDS.get(x, "None") for x in letters)
-        raise Refusal(
-            STAGE,
-            f"StrictDataclassFieldValidationError: Validation error for field '{name}':\n    TypeError: "
-            f"Field '{name}' with value {value!r} doesn't match any type in {kinds}",
-        )
-
-
-def _is(value: Any, letter: str) -> bool:
-    if letter == "i":
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, _LETTERS[letter])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os.path
 from typing import Any
 
 import msgspec
@@ -64,10 +65,13 @@ def load_config(
             out.node = _bare(raw, str(model_type))
     node = out.node
     _quantization(node, raw, hf_quant)
-    for key, value in flat.items():
-        node.set(key, value)
-    for key, value in nested.items():
-        _nested(node, key, value)
+    try:
+        for key, value in flat.items():
+            node.assign(key, value)
+        for key, value in nested.items():
+            _nested(node, key, value)
+    except Refusal as refusal:
+        met(refusal)
     return out
 
 
@@ -115,13 +119,20 @@ def _class_name(
     if isinstance(reference, str):
         if trusted:
             _own_code(reference, path, files, out)
+            if model_type is None or not local:
+                raise Unknown(
+                    f"what {reference} of the model's own code makes of config.json (this release brings no class for "
+                    f"model_type {model_type!r} to stand in)"
+                )
         elif not local:
-            raise plain(
-                "RuntimeError",
-                "Failed to load the model config. If the model is a custom model not yet available in the HuggingFace "
-                "transformers library, consider setting `trust_remote_code=True` in LLM or using the "
-                "`--trust-remote-code` flag in the CLI.",
-                _WHERE,
+            where = f"https://hf.co/{path}" if not path else os.path.abspath(path)
+            raise value_error(
+                "ModelConfig",
+                f"The repository {path} contains custom code which must be executed to correctly load the model. You "
+                f"can inspect the repository content at {where} .\n You can inspect the repository content at "
+                f"https://hf.co/{path}.\nPlease pass the argument `trust_remote_code=True` to allow custom code to be "
+                "run.",
+                "transformers/dynamic_module_utils.py",
             )
     if model_type is None:
         raise value_error(
@@ -214,10 +225,10 @@ def _nested(node: HfConfig, key: str, value: dict[str, Any]) -> None:
     """A dict-valued override: merged into a sub-config, set as it is otherwise."""
     target = node.attrs.get(key)
     if not isinstance(target, HfConfig):
-        node.set(key, value)
+        node.assign(key, value)
         return
     for name, inner in value.items():
         if isinstance(inner, dict) and isinstance(target.attrs.get(name), HfConfig):
             _nested(target, name, inner)
         else:
-            target.set(name, inner)
+            target.assign(name, inner)

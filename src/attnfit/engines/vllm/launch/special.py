@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.engines.vllm.launch.hf import STAGE, HfConfig
+from attnfit.engines.vllm.launch.hf import HfConfig
+from attnfit.engines.vllm.launch.kinds import STAGE
+from attnfit.engines.vllm.launch.messages import value_error
 from attnfit.engines.vllm.launch.state import Refusal
 
 #: nemotron_h: the letters of hybrid_override_pattern
@@ -126,7 +128,12 @@ def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
     """Apply the class' own function, then the checks every transformers 5 config runs when it is built."""
     fix = _FIXES.get(node.cls)
     if fix is not None:
-        fix(node, raw)
+        try:
+            fix(node, raw)
+        except Refusal as refusal:
+            if strict:
+                raise
+            raise value_error("ModelConfig", refusal.message.split("ValueError: ", 1)[1], refusal.where) from None
     if strict and node.cls not in ("NemotronHConfig", "NeoMMEConfig"):
         _check_layer_types(node)
 
