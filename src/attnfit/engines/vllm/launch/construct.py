@@ -21,7 +21,7 @@ from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
 from attnfit.engines.vllm.launch.moe import Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
 from attnfit.engines.vllm.launch.moe_select import select
-from attnfit.engines.vllm.launch.quant_scheme import experts_scheme, method_without_eplb
+from attnfit.engines.vllm.launch.quant_scheme import experts_scheme, groups_fit, method_without_eplb
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ def check(
     check_draft_experts(cfg, capability, facts)
 
 
-def _steps(
-    cfg: EngineConfig, answer: LayerAnswer, capability: Capability, env: Mapping[str, bool]
-) -> Iterator[Step]:
+def _steps(cfg: EngineConfig, answer: LayerAnswer, capability: Capability, env: Mapping[str, bool]) -> Iterator[Step]:
     if cfg.architecture in IS_V4:
         yield Step(0, 1, partial(check_v4, cfg, capability))
     for layer in answer.layers:
@@ -134,6 +132,8 @@ def check_experts(
             f"NotImplementedError: EPLB is not supported {method}.",
             "vllm/model_executor/layers/fused_moe/routed_experts.py:197",
         )
+    if scheme.group is not None and not groups_fit(layer, scheme.group):
+        raise Refusal(stage, "AssertionError: ", "vllm/model_executor/layers/quantization/moe_wna16.py:286")
     check_expert_blocks(cfg.quant_config or {}, scheme, layer, cfg.tp, stage)
 
 

@@ -27,10 +27,14 @@ class Scheme:
         deepseek_v4: bool = False,
         cutlass: bool = False,
         skip: Callable[[str, MoeLayer], str | None] | None = None,
+        method: str | None = None,
+        group: int | None = None,
     ) -> None:
         self.oracle, self.weight, self.activation = oracle, weight, activation
         self.deepseek_v4, self.cutlass = deepseek_v4, cutlass
         self.skip = skip  # why a backend cannot take the checkpoint, before its classes are asked
+        self.method = method  # the engine's class, where the checkpoint's method alone does not name it
+        self.group = group  # inputs that share a scale, where the class halves it to fit the shard
 
 
 def select(
@@ -76,9 +80,7 @@ def select(
     raise Refusal(stage, text, oracle.rules["none_where"])
 
 
-def _fp8_order(
-    backends: list[str], scheme: Scheme, layer: MoeLayer, cap: Capability, model_type: str
-) -> list[str]:
+def _fp8_order(backends: list[str], scheme: Scheme, layer: MoeLayer, cap: Capability, model_type: str) -> list[str]:
     """oracle/fp8.py:79, 504-524."""
     if cap.major in _NO_DEEP_GEMM.get(model_type, ()):
         backends = [name for name in backends if "DEEPGEMM" not in name]

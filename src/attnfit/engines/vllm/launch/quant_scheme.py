@@ -109,6 +109,8 @@ def method_without_eplb(cfg: EngineConfig, scheme: Scheme) -> str | None:
         "modelopt_mxfp8": "ModelOptMxFp8FusedMoE",
         "mxfp8": "ModelOptMxFp8FusedMoE",
     }
+    if scheme.method is not None:
+        return scheme.method
     method = cfg.quantization or ""
     if method in named and cfg.quant_config:
         return named[method]
@@ -206,9 +208,7 @@ def _wna16(weights: dict[str, Any], layer: MoeLayer) -> Scheme:
     return integer_scheme(bits, group, bool(weights.get("symmetric", True)), ordered=ordered, bias=False)
 
 
-def integer_scheme(
-    bits: int, group: int, symmetric: bool, *, ordered: bool, bias: bool, awq: bool = False
-) -> Scheme:
+def integer_scheme(bits: int, group: int, symmetric: bool, *, ordered: bool, bias: bool, awq: bool = False) -> Scheme:
     """4- or 8-bit integer experts; which backends cannot read the checkpoint is oracle/int_wna16.py:146."""
     compressed = not bias  # the AWQ and GPTQ integrations may carry an expert bias
     base = "kInt8Static" if bits == 8 else "kInt4Static32" if group == 32 and compressed else "kInt4Static"
@@ -232,6 +232,33 @@ def integer_scheme(
     return Scheme("wna16", weight, None, skip=skip)
 
 
+def _moe_wna16(bits: int, group: int, symmetric: bool) -> Scheme:
+    """quantization/moe_wna16.py:219: where AWQ and GPTQ experts go that Marlin cannot take."""
+    if bits not in (4, 8):
+        raise Unknown(f"how experts of {bits}-bit integer weights run")
+
+    def skip(backend: str, moe: MoeLayer) -> str | None:
+        if backend == "FLASHINFER_TRTLLM" and not symmetric:
+            return "zero points and bias are not supported"
+        if backend == "RDNA3":
+            return "only compressed-tensors checkpoints are supported"
+        if backend in ("MARLIN", "BATCHED_MARLIN", "EMULATION"):
+            return "the MoeWNA16 checkpoint layout is not supported"
+        return None
+
+    weight = "kInt8Static" if bits == 8 else "kInt4Static32" if group == 32 else "kInt4Static"
+    return Scheme("wna16", weight, None, skip=skip, method="MoeWNA16Method", group=group)
+
+
+def groups_fit(moe: MoeLayer, group: int) -> bool:
+    """Whether halving the group makes it divide the shard before it falls below 32 (moe_wna16.py:283)."""
+    while moe.per_rank % group or moe.hidden % group:
+        group //= 2
+        if group < 32:
+            return False
+    return True
+
+
 def marlin_fits(moe: MoeLayer, group: int) -> bool:
     """utils/marlin_utils.py:356, tiles padded."""
     whole = moe.hidden % 128 == 0 and (group <= 0 or moe.per_rank % group == 0)
@@ -245,7 +272,9 @@ def _awq_or_gptq(quant: dict[str, Any], layer: MoeLayer) -> Scheme:
     group = quant.get("group_size", quant.get("q_group_size", -1))
     if not isinstance(bits, int) or not isinstance(group, int):
         raise Unknown("bits and group_size of the quantised checkpoint")
-    if not marlin_fits(layer, group) or quant.get("dynamic"):
-        raise Unknown("which kernel runs integer experts that Marlin cannot take")
+    if quant.get("dynamic"):
+        raise Unknown("which of the checkpoint's dynamic GPTQ rules the experts follow")
     symmetric = not quant.get("zero_point", True) if awq else bool(quant.get("sym", True))
+    if not marlin_fits(layer, group):
+        return _moe_wna16(bits, group, symmetric)
     return integer_scheme(bits, group, symmetric, ordered=False, bias=True, awq=awq)
