@@ -94,6 +94,12 @@ def test_unknown_model_types_are_refused_and_still_measured() -> None:
     assert (both.config.head_size, both.config.num_kv_heads) == (128, 8)
 
 
+def test_a_refusal_wins_over_what_cannot_be_known_after_it() -> None:
+    config = {"model_type": "brand_new", "architectures": ["LlamaForCausalLM"], "num_attention_heads": "many"}
+    with pytest.raises(Refusal, match="model type `brand_new`"):
+        resolve_all(config, None, Capability(9, 0), flags([]), "0.33.0")
+
+
 _JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-4, 4), st.just(10**30), st.just(float("nan")), st.text(max_size=4),
     st.lists(st.integers(0, 3), max_size=2), st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),

@@ -37,8 +37,8 @@ from attnfit.engines.vllm.launch.model_side import (
 )
 from attnfit.engines.vllm.launch.modes import check_scheduler, cudagraph_mode
 from attnfit.engines.vllm.launch.sizes import sizes_of
-from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal
-from attnfit.engines.vllm.launch.way import Way
+from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal, Unknown
+from attnfit.engines.vllm.launch.way import Way, in_plain_words
 
 
 class Resolution:
@@ -69,7 +69,7 @@ def resolve(
 
     Raises Refusal(stage "create_engine_config") with the engine's own words, or Unknown naming what is missing.
     """
-    return _run(Way(config, hf_quant, capability, flags, release, env, path, files, gpus, False)).config
+    return _first_refusal(Way(config, hf_quant, capability, flags, release, env, path, files, gpus, False)).config
 
 
 def resolve_all(
@@ -84,8 +84,24 @@ def resolve_all(
     files: frozenset[str] | None = None,
     gpus: int | None = None,
 ) -> Resolution:
-    """Like `resolve`, but goes on after a refusal where the selector's facts still follow from the dimensions."""
-    return _run(Way(config, hf_quant, capability, flags, release, env, path, files, gpus, True))
+    """Like `resolve`, but goes on after a refusal where the selector's facts still follow from the dimensions.
+
+    Raises the engine's first refusal where they do not.
+    """
+    return _first_refusal(Way(config, hf_quant, capability, flags, release, env, path, files, gpus, True))
+
+
+def _first_refusal(way: Way) -> Resolution:
+    """Whatever stops us later, the engine stops at its first refusal."""
+    try:
+        return _run(way)
+    except Unknown:
+        if way.refusals:
+            raise way.refusals[0] from None
+        raise
+    except Refusal as refusal:
+        first = way.refusals[0] if way.refusals else refusal
+        raise (first if way.proven else in_plain_words(first)) from None
 
 
 def _run(way: Way) -> Resolution:
