@@ -25,9 +25,13 @@ _VIEW = {
 _DOCS = "https://errors.pydantic.dev/2.14/v/"
 
 
-def value_error(model: str, text: str, where: str = "", kind: str = "value_error") -> Refusal:
-    """A ValueError raised inside one of vLLM's config classes, as pydantic reports it."""
+def value_error(model: str, text: str, where: str = "", kind: str = "value_error", end: str = "") -> Refusal:
+    """A ValueError raised inside one of vLLM's config classes, as pydantic reports it.
+
+    `end` is the end of the arguments' repr where it is not the usual one.
+    """
     head, tail = _VIEW[model]
+    tail = end[-24:] or tail
     name = "ModelConfig" if model == "DraftModelConfig" else model
     lead = "Assertion failed" if kind == "assertion_error" else "Value error"
     return Refusal(

@@ -47,7 +47,24 @@ def check_scheduler(
                 "vllm/config/scheduler.py",
             )
         )
+    if way.flags.get("enable_lora"):
+        _lora_slots(way)
     return seqs, tokens
+
+
+def _lora_slots(way: Way) -> None:
+    """LoRAConfig: at least as many adapters in CPU memory as on the GPU."""
+    on_gpu, on_cpu = way.whole("max_loras") or 1, way.whole("max_cpu_loras")
+    if on_cpu is not None and 0 < on_cpu < on_gpu:
+        labels = way.flags.get("max_lora_cls_labels")
+        way.met(
+            value_error(
+                "LoRAConfig",
+                f"max_cpu_loras ({on_cpu}) must be >= max_loras ({on_gpu}).",
+                "vllm/config/lora.py",
+                end=f"'max_lora_cls_labels': {labels}, 'max_cpu_loras': {on_cpu}}})",
+            )
+        )
 
 
 def check_replay(way: Way, info: ModelInfo) -> None:
