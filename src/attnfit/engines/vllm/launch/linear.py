@@ -56,7 +56,9 @@ def check_linear_backend(cfg: EngineConfig, capability: Capability) -> None:
     if asked == "auto" or scheme is None:
         return
     named = kernel_facts.load("linear_kernels")["schemes"][scheme].get(asked)
-    if named is not None and not in_capabilities(capability, named):
+    block = (cfg.quant_config or {}).get("weight_block_size") or [128, 128]
+    own = scheme == "fp8_block" and asked == "cutlass" and block != [128, 128]  # not its activation groups
+    if named is not None and (own or not in_capabilities(capability, named)):
         raise Unknown(f"whether --linear-backend {asked} takes {scheme} layers on compute capability {capability}")
 
 
@@ -66,6 +68,10 @@ def _linear_scheme(cfg: EngineConfig) -> str | None:
         return "fp8_block" if quant.get("weight_block_size") else "fp8"
     if method in ("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"):
         return "mixed_precision"
+    if method == "compressed-tensors" and "'strategy': 'block'" in str(quant.get("config_groups")):
+        return "fp8_block"
+    if str(method).startswith("modelopt") and "W4A16" in str(quant):  # weight-only NVFP4 has a list of its own
+        return "nvfp4_a16"
     return {
         "modelopt": "fp8", "modelopt_fp4": "nvfp4", "modelopt_mixed": "nvfp4", "modelopt_mxfp8": "mxfp8",
         "mxfp8": "mxfp8", "compressed-tensors": "mixed_precision" if group_size(cfg) else "fp8",
