@@ -145,7 +145,9 @@ class Launch(msgspec.Struct, kw_only=True):
     """The whole answer for one launch. `ok` None means unknown; `unknown` then names what is missing."""
 
     ok: bool | None
-    stage: str  # where it ended: parse_flags | create_engine_config | selector | model_init | update_block_size | done
+    # where it ended: parse_flags | create_engine_config | init_device | selector | model_init | draft_init |
+    # update_block_size | done
+    stage: str
     error: str | None = None  # the engine's words, exception name first
     unknown: tuple[str, ...] = ()
     dtype: str | None = None

@@ -45,7 +45,7 @@ def _on(gpu: Gpu, request: Request) -> Launch:
     if gpu.capability is None:
         missing = f"{gpu.name} is not covered yet; attnfit knows NVIDIA GPUs (attnfit gpus lists them)"
         return Launch(ok=None, stage="selector", unknown=(missing,))
-    return request.release.launch(
+    launch = request.release.launch(
         request.model,
         gpu.capability,
         request.argv,
@@ -54,3 +54,6 @@ def _on(gpu: Gpu, request: Request) -> Launch:
         variables=request.variables,
         env=request.env,
     )
+    if launch.error and gpu.memory_gib is not None:  # a GPU of the catalogue or of NVML: its name is known
+        launch.error = launch.error.replace("{device}", gpu.name)
+    return launch

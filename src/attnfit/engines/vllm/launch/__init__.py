@@ -1,6 +1,7 @@
 """A whole launch, stage by stage, as the engine runs through it. Each stage is one module of this folder.
 
-parse_flags -> create_engine_config -> selector (one question per layer kind) -> model_init -> update_block_size
+parse_flags -> create_engine_config -> init_device -> selector (one question per layer kind) -> model_init ->
+update_block_size
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def _walk(
 ) -> None:
     from attnfit.engines.vllm.flags import parse_flags
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
+    from attnfit.engines.vllm.launch.dtype import device_refuses
     from attnfit.engines.vllm.launch.spoken import spoken
     from attnfit.engines.vllm.launch.unproven import weigh
 
@@ -64,11 +66,13 @@ def _walk(
     cfg = found.config
     launch.notes = tuple(cfg.notes)
     launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
-    if found.refusals:
-        _refuse(launch, found.refusals[0])
-        launch.hypothetical = True
-    else:
+    if not found.refusals:
+        launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
         launch.stage = "selector"
+    refused = found.refusals[0] if found.refusals else device_refuses(cfg.dtype, capability)
+    if refused is not None:
+        _refuse(launch, refused)
+        launch.hypothetical = True
     answer = layers.ask(cfg, spoken(select, release))
     launch.layers = tuple(answer.layers)
     launch.notes += tuple(answer.notes)

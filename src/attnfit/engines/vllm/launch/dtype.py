@@ -7,7 +7,7 @@ from typing import Any
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import value_error
-from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
 _NAMES = {
     "half": "float16", "float16": "float16", "float": "float32", "float32": "float32", "bfloat16": "bfloat16",
@@ -74,3 +74,16 @@ def resolve_dtype(
             "vllm/config/model.py",
         )
     return dtype
+
+
+def device_refuses(dtype: str, capability: Capability) -> Refusal | None:
+    """What a worker says once it has its GPU, before it builds the model (vllm/v1/worker/gpu_worker.py:498)."""
+    if dtype != "bfloat16" or capability >= (8, 0):
+        return None
+    return Refusal(
+        "init_device",
+        "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your {device} GPU has "
+        f"compute capability {capability}. You can use float16 instead by explicitly setting the `dtype` flag in CLI, "
+        "for example: --dtype=half.",
+        "vllm/platforms/cuda.py:650",
+    )

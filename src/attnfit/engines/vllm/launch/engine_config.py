@@ -23,6 +23,7 @@ from attnfit.engines.vllm.launch.cache_side import (
     late_checks,
 )
 from attnfit.engines.vllm.launch.draft import limit_to_draft, resolve_speculative
+from attnfit.engines.vllm.launch.forced import settle_backend
 from attnfit.engines.vllm.launch.hooks import hook_of
 from attnfit.engines.vllm.launch.model_side import (
     architecture,
@@ -136,6 +137,7 @@ def _run(way: Way) -> Resolution:
     spec = resolve_speculative(way, sizes, groups, info, length, use_mla)
     seqs, tokens = check_scheduler(way, groups, length, chunked, info)
     attention_backend(way, attention, kv)
+    settle_backend(way, node, text, attention, use_mla)
     # VllmConfig.__post_init__
     hooks_and_lengths(way, node, text, hook, cache, attention, chunked, hybrid, length, kv)
     kv = kv_dtype.architecture_edit(way.facts, info.architecture, node, text, kv, way.capability)

@@ -16,16 +16,25 @@ from packaging.version import Version
 from attnfit.core import Question, Selection, Verdict
 
 _FIRST_ENUM = Version("0.14")
+#: the enum's member without a class, 0.12 to 0.33 (vllm/v1/attention/backends/registry.py:70, get_path)
+_NO_CLASS = "TORCH_SDPA"
+_UNREGISTERED = (
+    f"ValueError: Backend {_NO_CLASS} must be registered before use. Use register_backend(Backend.{_NO_CLASS}, "
+    "'your.module.YourClass')"
+)
 _WORD = re.compile(r"\b(attn_type=|attention type )(decoder|encoder|encoder_only|encoder_decoder)\b")
 
 
 def spoken(select: Callable[[Question], Selection], release: str) -> Callable[[Question], Selection]:
     """`select` with the wording of a launch."""
-    if Version(release) < _FIRST_ENUM:
-        return select
+    plain = Version(release) < _FIRST_ENUM
 
     def selected(question: Question) -> Selection:
         found = select(question)
+        if question.backend == _NO_CLASS:
+            return msgspec.structs.replace(found, error=_UNREGISTERED, unknown="")
+        if plain:
+            return found
         if question.attn_type == "decoder" and found.error is None:
             return found
         return msgspec.structs.replace(
