@@ -58,10 +58,35 @@ class LayerAnswer(msgspec.Struct, kw_only=True):
     notes: list[str] = msgspec.field(default_factory=list)
 
 
+class Followed(msgspec.Struct, frozen=True):
+    """`families/RELEASE.json`: which architectures of another release follow a plan (attnfit.learn.model_plans)."""
+
+    same: frozenset[str]
+    other: dict[str, str]
+
+
 @cache
 def families(release: str) -> Families:
-    raw = files("attnfit.engines.vllm.launch").joinpath("families", f"{PROVEN_ON}.json").read_bytes()
-    return msgspec.json.decode(raw, type=Families)
+    """The plans as they hold for a release. Raises Unknown for one that was not compared."""
+    folder = files("attnfit.engines.vllm.launch").joinpath("families")
+    base = msgspec.json.decode(folder.joinpath(f"{PROVEN_ON}.json").read_bytes(), type=Families)
+    if release == PROVEN_ON:
+        return base
+    found = folder.joinpath(f"{release}.json")
+    if not found.is_file():
+        raise Unknown(f"how the model classes of vLLM {release} build their attention layers")
+    followed = msgspec.json.decode(found.read_bytes(), type=Followed)
+    kept = {name: plan for name, plan in base.architectures.items() if name in followed.same or name in INNER}
+    return msgspec.structs.replace(base, architectures=kept | followed.other)
+
+
+#: names of language models that only live inside a multimodal model; no registry lists them
+INNER = frozenset(
+    {
+        "AriaText", "ClipText", "Cosmos3EdgeText", "Dots3NoteText", "InternS1ProMoe", "ModernBertText", "SiglipText",
+        "UltraBertText",
+    }
+)  # fmt: skip
 
 
 def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
@@ -71,6 +96,10 @@ def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
     """
     table = families(cfg.release)
     answer = LayerAnswer(kv_cache_dtype=cfg.kv_cache_dtype)
+    if cfg.release != PROVEN_ON:
+        answer.notes.append(
+            f"layers: read from vLLM {PROVEN_ON}, whose model class builds them as that of {cfg.release} does"
+        )
     asker = _Asker(cfg, select, answer)
     target = language_model(table, cfg)
     asker.build(target, table)

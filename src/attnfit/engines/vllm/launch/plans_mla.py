@@ -185,7 +185,7 @@ def kimi_linear(c: Ctx, p: Plan) -> Iterator[Layer]:
             else:
                 yield Layer("KimiGatedDeltaNetAttention", i, backend="GDN_ATTN", mamba="GDN_ATTN")
         else:
-            yield kimi_latent(c, i)
+            yield mla_layer(c, i, cls=p.get("class", "MultiHeadLatentAttention"))
 
 
 def kimi_latent(c: Ctx, i: int) -> Layer:
