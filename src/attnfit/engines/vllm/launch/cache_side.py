@@ -121,7 +121,7 @@ def hooks_and_lengths(
 ) -> None:
     """The architecture's own hook, then what every model with state-space layers gets."""
     try:
-        apply_hook(hook, node, text, cache, attention, way.capability, kv)
+        apply_hook(hook, node, text, cache, attention, way.capability, kv, way.release)
         if hybrid or hook == "MambaModelConfig":
             if "mamba_align" not in way.checks:
                 way.notes.append("Mamba cache modes of this release are not derived")

@@ -58,6 +58,7 @@ def apply_hook(
     attention: dict[str, Any],
     capability: Capability,
     kv: str,
+    release: str,
 ) -> None:
     """The architecture's hook. Raises Refusal, or Unknown for hooks that are not derived here."""
     if hook == "DeepseekV32ForCausalLM" and not node.has("index_topk"):
@@ -73,7 +74,7 @@ def apply_hook(
         if cache.mamba_ssm_cache_dtype == "auto" and named is not None:
             cache.mamba_ssm_cache_dtype = str(named)
     elif hook == "Gemma4Config":
-        _gemma4(text, attention, capability, kv)
+        _gemma4(text, attention, capability, kv, int(release.split(".")[1]) >= 24)
     elif hook == "AliceAIForCausalLMConfig":
         _alice(node)
     else:
@@ -95,17 +96,20 @@ def mamba(cache: CacheState, chunked_prefill: bool, max_model_len: int) -> None:
             cache.mamba_block_size = max_model_len
 
 
-def _gemma4(text: HfConfig, attention: dict[str, Any], capability: Capability, kv: str) -> None:
+def _gemma4(text: HfConfig, attention: dict[str, Any], capability: Capability, kv: str, has_fa4: bool) -> None:
     """Full and sliding layers with different head sizes: FlashAttention 4 on every layer, else Triton.
 
-    FlashAttention 4 comes with the wheel and serves compute capability 9.x, 10.x and 11.x.
+    FlashAttention 4 comes with the wheel and serves compute capability 9.x, 10.x and 11.x. Before 0.24.0 it is not
+    considered, and Triton is set only where a head is larger than 256.
     """
     full, sliding = text.get("global_head_dim"), text.get("head_dim")
     if full is None or full == sliding:
         return
     if not isinstance(full, int) or not isinstance(sliding, int):
         raise Unknown("global_head_dim or head_dim is not a whole number")
-    if capability.major in (9, 10, 11) and max(full, sliding) <= 512:
+    if not has_fa4 and max(full, sliding) <= 256:
+        return
+    if has_fa4 and capability.major in (9, 10, 11) and max(full, sliding) <= 512:
         free = attention.get("flash_attn_version") is None and attention.get("backend") in (None, "FLASH_ATTN")
         if free and not (capability.major == 9 and kv.startswith("fp8")):
             attention["flash_attn_version"] = 4
