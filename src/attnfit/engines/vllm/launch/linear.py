@@ -23,6 +23,9 @@ STAGE = "model_init"
 _WHERE = "vllm/model_executor/layers/quantization/utils/fp8_utils.py"
 
 
+_TOWERS = ("Qwen3_5", "Qwen3VL", "Qwen2_5_VL", "Qwen2VL")  # quantised with the rest unless the checkpoint says no
+
+
 class Projection(NamedTuple):
     """One linear layer on one rank. `outputs` are the merged matrices; `split` says which side is cut."""
 
@@ -39,6 +42,8 @@ def linear_steps(cfg: EngineConfig, capability: Capability) -> Iterator[LayerChe
     skipped = excluded_modules(quant)
     if cfg.quantization in ("fp8", "deepseek_v4_fp8") and isinstance(block, list) and len(block) == 2:
         rows, cols = int(block[0]), int(block[1])
+        if cfg.architecture.startswith(_TOWERS) and cfg.tp > 1 and not any("vis" in name for name in skipped):
+            yield -1, 0, _quantised_tower
         for index, place, projection in _projections(cfg):
             if not is_skipped(index, projection, skipped):
                 yield index, place, partial(check_blocks, projection, rows, cols, cfg.tp)
@@ -92,6 +97,10 @@ def group_size(cfg: EngineConfig) -> int | None:
     return None
 
 
+def _quantised_tower() -> None:
+    raise Unknown("whether the vision tower's quantised layers split into whole blocks")
+
+
 def _ragged_groups(p: Projection, group: int, cfg: EngineConfig) -> None:
     raise Unknown(f"which kernel takes {p.name} with {p.inputs} inputs per rank in groups of {group}")
 
@@ -128,16 +137,14 @@ def check_blocks(p: Projection, rows: int, cols: int, tp: int) -> None:
             f"= {cols}.",
             f"{_WHERE}:1324",
         )
-    cut = p.split == "column" and tp > 1
-    sizes = p.outputs if cut else p.outputs[:-1]  # the last of merged, uncut matrices may be ragged
-    for size in sizes:
-        if size % rows:
-            raise Refusal(
-                STAGE,
-                f"ValueError: Weight output_partition_size = {size} is not divisible by weight quantization block_n = "
-                f"{rows}.",
-                f"{_WHERE}:1340",
-            )
+    if p.split == "column" and tp > 1 and len(p.outputs) == 1 and p.outputs[0] % rows:
+        # Merged matrices (gate and up, q and k and v) may be ragged: vllm/model_executor/layers/linear.py:562
+        raise Refusal(
+            STAGE,
+            f"ValueError: Weight output_partition_size = {p.outputs[0]} is not divisible by weight quantization "
+            f"block_n = {rows}.",
+            f"{_WHERE}:1340",
+        )
 
 
 def _projections(cfg: EngineConfig) -> Iterator[tuple[int, int, Projection]]:
@@ -145,6 +152,11 @@ def _projections(cfg: EngineConfig) -> Iterator[tuple[int, int, Projection]]:
         yield from ((0, 0, p) for p in _mla(cfg))
     elif not cfg.is_hybrid:
         yield from ((0, 0, p) for p in _gqa(cfg))
+    elif isinstance(cfg.text.get("linear_num_value_heads"), int):
+        yield from ((_first_kind(cfg, "linear_attention", 0), 0, p) for p in _gated_delta(cfg))
+        interval = cfg.text.get("full_attention_interval")
+        full = _first_kind(cfg, "full_attention", interval - 1 if isinstance(interval, int) else 3)
+        yield from ((full, 0, p) for p in _gqa(cfg))
     site = first_moe(cfg)
     dense = cfg.text.get("intermediate_size")
     if isinstance(dense, int) and cfg.architecture != "DeepseekV4ForCausalLM" and (site is None or site.number > 0):
@@ -170,6 +182,27 @@ def _mla(cfg: EngineConfig) -> list[Projection]:
     out.append(Projection("self_attn.kv_b_proj", rank, (heads * (nope + v) // tp,), "column"))
     out.append(Projection("self_attn.o_proj", heads * v // tp, (int(t["hidden_size"]),), "row"))
     return out
+
+
+def _first_kind(cfg: EngineConfig, kind: str, otherwise: int) -> int:
+    kinds = cfg.text.get("layer_types")
+    return kinds.index(kind) if isinstance(kinds, list) and kind in kinds else otherwise
+
+
+def _gated_delta(cfg: EngineConfig) -> list[Projection]:
+    """mamba/gdn/qwen_gdn_linear_attn.py:803: Qwen3-Next stores q, k, v, z and b, a interleaved, as one matrix each."""
+    t, tp = cfg.text, cfg.tp
+    keys = int(t.get("linear_num_key_heads") or 0) * int(t.get("linear_key_head_dim") or 0)
+    values = int(t["linear_num_value_heads"]) * int(t.get("linear_value_head_dim") or 0)
+    hidden = int(t.get("hidden_size") or 0)
+    out = [Projection("linear_attn.out_proj", values // tp, (hidden,), "row")]
+    if cfg.architecture != "Qwen3NextForCausalLM":
+        return out
+    return [
+        Projection("linear_attn.in_proj_qkvz", hidden, ((2 * keys + 2 * values) // tp,), "column"),
+        Projection("linear_attn.in_proj_ba", hidden, (2 * int(t["linear_num_value_heads"]) // tp,), "column"),
+        *out,
+    ]
 
 
 def _gqa(cfg: EngineConfig) -> list[Projection]:
