@@ -40,6 +40,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     attn_type: str = "decoder"
     seq_pooling: str = "LAST"
     tok_pooling: str = "ALL"
+    registered: str = ""  # the registry's name for it, where config.json names a base model
 
     def __contains__(self, flag: str) -> bool:
         return flag in self.flags
@@ -95,6 +96,7 @@ def _info(arch: str, entry: dict[str, Any], name: str) -> ModelInfo:
         attn_type=entry.get("attn_type", "decoder"),
         seq_pooling=entry.get("default_seq_pooling_type", "LAST"),
         tok_pooling=entry.get("default_tok_pooling_type", "ALL"),
+        registered=name,
     )
 
 

@@ -130,6 +130,15 @@ def hooks_and_lengths(
         way.met(refusal)
 
 
+def settled_block_size(way: Way, cache: CacheState, use_mla: bool, hybrid: bool) -> int | None:
+    """The block size at the end of the stage.
+
+    None where an older release settles it here from the backend or the state-space layers, which is not derived.
+    """
+    given = way.flags.get("block_size") is not None
+    return cache.block_size if way.proven or given or not (use_mla or hybrid) else None
+
+
 def kv_transfer(way: Way) -> dict[str, Any] | None:
     value = way.flags.get("kv_transfer_config")
     return value if isinstance(value, dict) else None

@@ -21,6 +21,7 @@ from attnfit.engines.vllm.launch.cache_side import (
     kv_and_attention,
     kv_transfer,
     late_checks,
+    settled_block_size,
 )
 from attnfit.engines.vllm.launch.draft import limit_to_draft, resolve_speculative
 from attnfit.engines.vllm.launch.forced import settle_backend
@@ -123,7 +124,7 @@ def _run(way: Way) -> Resolution:
         window = None
     if "multimodal" in info and not takes_images(way, node):
         sizes.is_mm_prefix_lm = False
-    hook = hook_of(way.facts, info.architecture)
+    hook = hook_of(way.facts, info.architecture, info.registered)
     checkpoint = checkpoint_settings(way, node)
     quant.rewrite_for_architecture(way.facts, hook, sizes.model_type, checkpoint)
     method = quant_method(way, checkpoint, sizes.model_type)
@@ -140,7 +141,8 @@ def _run(way: Way) -> Resolution:
     settle_backend(way, node, text, attention, use_mla)
     # VllmConfig.__post_init__
     hooks_and_lengths(way, node, text, hook, cache, attention, chunked, hybrid, length, kv)
-    kv = kv_dtype.architecture_edit(way.facts, info.architecture, node, text, kv, way.capability)
+    hooked = info.architecture if info.architecture in way.facts["kv_hooks"] else info.registered
+    kv = kv_dtype.architecture_edit(way.facts, hooked, node, text, kv, way.capability)
     length = limit_to_draft(spec, length)
     late_checks(way, kv, dtype, groups, sizes, info, use_mla, method, checkpoint, cache, length)
     per_rank_kv = 1 if use_mla else max(1, sizes.total_num_kv_heads // groups.tp)
@@ -171,7 +173,7 @@ def _run(way: Way) -> Resolution:
             runner_type=runner,
             enforce_eager=bool(way.flags.get("enforce_eager")),
             kv_cache_dtype=kv,
-            block_size=cache.block_size,
+            block_size=settled_block_size(way, cache, use_mla, hybrid),
             user_specified_block_size=way.flags.get("block_size") is not None,
             enable_prefix_caching=cache.enable_prefix_caching,
             mamba_cache_dtype=cache.mamba_cache_dtype,

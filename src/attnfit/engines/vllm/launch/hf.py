@@ -286,6 +286,9 @@ def _layer_types(tables: ClassTables, node: HfConfig) -> None:
 
 def _rope(node: HfConfig, entry: dict[str, Any], raw: dict[str, Any]) -> None:
     """rope_parameters after standardisation: only what lengths need (rope_type, factor, original length)."""
+    for key in ("rope_scaling", "rope_parameters"):
+        if raw.get(key) is not None and not isinstance(raw[key], dict):
+            raise Unknown(f"{key} in config.json is not an object")
     given = raw.get("rope_scaling") or raw.get("rope_parameters")
     base = given if isinstance(given, dict) else entry.get("rope")
     if not isinstance(base, dict):

@@ -44,9 +44,9 @@ class CacheState(msgspec.Struct):
     mamba_block_size: int | None = None
 
 
-def hook_of(facts: dict[str, Any], architecture: str) -> str:
-    """The name of the architecture's hook class, or an empty string."""
-    entry = facts["kv_hooks"].get(architecture)
+def hook_of(facts: dict[str, Any], architecture: str, registered: str = "") -> str:
+    """The name of the architecture's hook class (else of the class that stands for it), or an empty string."""
+    entry = facts["kv_hooks"].get(architecture) or facts["kv_hooks"].get(registered)
     return str(entry["class"]) if entry else ""
 
 

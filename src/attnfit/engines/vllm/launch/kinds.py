@@ -22,11 +22,13 @@ def check_kind(name: str, value: Any, kinds: dict[str, str]) -> None:
     only = [x for x in letters if x != "n"]
     if any(_is(value, x) for x in only):
         return
-    detail = f"Field '{name}' with value {value!r} doesn't match any type in "
-    detail += " | ".join(_WORDS.get(x, "None") for x in letters)
+    got = f"got {type(value).__name__} (value: {value!r})"
+    names = [_WORDS[x] for x in only] + (["NoneType"] if "n" in letters else [])
+    classes = ", ".join(f"<class '{n}'>" for n in names)
+    errors = "; ".join(f"Field '{name}' expected {n}, {got}" for n in names)
+    detail = f"Field '{name}' with value {value!r} doesn't match any type in ({classes}). Errors: {errors}"
     if len(letters) == 1 and only and only[0] in "ifbs":
-        got = type(value).__name__
-        detail = f"Field '{name}' expected {_WORDS[only[0]]}, got {got} (value: {value!r})"
+        detail = f"Field '{name}' expected {_WORDS[only[0]]}, {got}"
     raise Refusal(
         STAGE, f"StrictDataclassFieldValidationError: Validation error for field '{name}':\n    TypeError: {detail}"
     )

@@ -134,7 +134,7 @@ def _class_name(
                 "run.",
                 "transformers/dynamic_module_utils.py",
             )
-    if model_type is None:
+    if model_type is None and "model_type" not in raw:
         raise value_error(
             "ModelConfig",
             f"Unrecognized model in {path}. Should have a `model_type` key in its config.json.",
@@ -142,10 +142,8 @@ def _class_name(
         )
     if model_type == "mistral" and "layer_types" in raw and "ministral" in tables.types:
         model_type = "ministral"
-    if model_type not in tables.types:
-        raise value_error(
-            "ModelConfig", _unknown_type(tables, model_type), "transformers/models/auto/configuration_auto.py"
-        )
+    if model_type is None or model_type not in tables.types:
+        raise value_error("ModelConfig", _unknown_type(model_type), "transformers/models/auto/configuration_auto.py")
     return tables.types[model_type]
 
 
@@ -167,7 +165,7 @@ def _own_code(reference: str, path: str, files: frozenset[str] | None, out: Load
     )
 
 
-def _unknown_type(tables: ClassTables, model_type: str) -> str:
+def _unknown_type(model_type: str | None) -> str:
     head = (
         f"The checkpoint you are trying to load has model type `{model_type}` but Transformers does not recognize this "
         "architecture. This could be because of an issue with the checkpoint, or because your version of Transformers "

@@ -79,7 +79,9 @@ def sizes_of(
     facts: dict[str, Any], node: HfConfig, text: HfConfig, mla_disabled: bool, multimodal: bool = True
 ) -> Sizes:
     """Every size the later stages read. Raises Unknown, naming the key that is missing."""
-    model_type = str(node.get("model_type"))
+    model_type, text_type = node.get("model_type"), text.get("model_type")
+    if not isinstance(model_type, str) or not isinstance(text_type, str):
+        raise Unknown("model_type in config.json is not a word")
     if model_type in _NOT_DERIVED:
         raise Unknown(f"sizes of model_type {model_type} are not derived here")
     heads = read_int(text, "num_attention_heads", 0)
@@ -95,7 +97,7 @@ def sizes_of(
     return Sizes(
         architectures=read_words(node, "architectures") or [],
         model_type=model_type,
-        text_model_type=str(text.get("model_type")),
+        text_model_type=text_type,
         hidden_size=read_int(text, "hidden_size", 0),
         total_num_hidden_layers=_layers(model_type, text),
         total_num_attention_heads=heads,

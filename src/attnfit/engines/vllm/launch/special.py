@@ -32,6 +32,8 @@ def _nemotron_h(node: HfConfig, raw: dict[str, Any]) -> None:
         ("mtp_hybrid_override_pattern", "mtp_layers_block_type"),
     ):
         pattern = raw.get(key)
+        if key in raw and pattern is None:
+            node.opaque[target] = f"{key} is null in config.json"
         if isinstance(pattern, str) and raw.get(target) is None:
             if set(pattern) <= set(_NEMOTRON_LETTERS):
                 node.set(target, [_NEMOTRON_LETTERS[c] for c in pattern])
