@@ -28,7 +28,6 @@ class Layer(NamedTuple):
     attn_type: str = "decoder"
     mla: bool = False
     sparse: bool = False
-    dims: tuple[int, int, int] | None = None  # MLA: qk_nope_head_dim, qk_rope_head_dim, v_head_dim
     backend: str | None = None  # bound by the class: this layer does not ask
     mamba: str | None = None  # a state-space layer: its MambaAttentionBackendEnum name
     kv: str | None = None  # KV dtype bound by the class

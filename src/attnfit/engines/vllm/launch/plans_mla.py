@@ -20,7 +20,6 @@ def mla_layer(c: Ctx, i: int, *, cls: str = "MLAAttention", sparse: bool = False
         kv_heads=1,
         mla=True,
         sparse=sparse,
-        dims=(c.int("qk_nope_head_dim"), rope, c.int("v_head_dim")),
     )
 
 
@@ -226,7 +225,7 @@ def openpangu(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def bailing_latent(c: Ctx, i: int) -> Layer:
     """BailingMoeV25MLAAttention and its successor carry defaults of their own (bailing_moe_linear.py:90)."""
-    nope, rope = int(c.get("qk_nope_head_dim", 128)), int(c.get("qk_rope_head_dim", 64))
+    rope = int(c.get("qk_rope_head_dim", 64))
     return Layer(
         "MLAAttention",
         i,
@@ -234,7 +233,6 @@ def bailing_latent(c: Ctx, i: int) -> Layer:
         heads=c.shard(c.int("num_attention_heads")),
         kv_heads=1,
         mla=True,
-        dims=(nope, rope, int(c.get("v_head_dim", 128))),
     )
 
 
