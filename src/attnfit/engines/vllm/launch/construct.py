@@ -22,6 +22,7 @@ from attnfit.engines.vllm.launch.moe import Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
 from attnfit.engines.vllm.launch.moe_select import select
 from attnfit.engines.vllm.launch.quant_scheme import experts_scheme, groups_fit, method_without_eplb
+from attnfit.engines.vllm.launch.scheme_capability import check_schemes
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ def check(
 
 
 def _steps(cfg: EngineConfig, answer: LayerAnswer, capability: Capability, env: Mapping[str, bool]) -> Iterator[Step]:
+    # the first linear layers of a decoder layer are built before its attention, unless attention is left out
+    whole = "attn" not in str((cfg.quant_config or {}).get("ignore"))
+    yield Step(0, 0 if whole else 2, partial(check_schemes, cfg, capability))
     if cfg.architecture in IS_V4:
         yield Step(0, 1, partial(check_v4, cfg, capability))
     for layer in answer.layers:
