@@ -81,3 +81,11 @@ def test_mixed_gpus_pass_only_if_each_kind_does() -> None:
 def test_one_ready_question_can_be_asked() -> None:
     question = attnfit.Question(capability=attnfit.Capability(9, 0), head_size=128, dtype="bfloat16")
     assert attnfit.select(question, engine="vllm==0.33.0").chosen == "FLASH_ATTN"
+
+
+def test_what_the_server_checks_of_its_flags_is_refused_before_it_parses_a_model() -> None:
+    report = attnfit.check(
+        f"vllm serve {GLM5} -tp 8 --enable-auto-tool-choice", gpu="h200x8", engine="vllm==0.33.0", planned=False
+    )
+    assert (report.verdict, report.launch.stage) == ("refused", "parse_flags")
+    assert report.launch.error == "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser"

@@ -87,6 +87,7 @@ def check(
         gpus=gpus,
         argv=tuple(parsed.argv),
         form=parsed.form,
+        files_here=parsed.files_here,
         counted=sum(n for _, n in gpus) if gpu_input.counted else None,
         variables=dict(parsed.env),
         env={**facts, **(env or {})},

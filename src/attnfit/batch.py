@@ -99,15 +99,16 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
 
     argv: tuple[str, ...]
     variables: dict[str, str] = {}
-    form = "auto"
+    form, files_here = "auto", True
     spec, path = _typed(item, "engine", str), item.get("model")
     if "command" in item:
         if not isinstance(item["command"], str):
             _typed(item, "command", list)
         parsed = parse_command(item["command"])
-        argv, variables, form, path = tuple(parsed.argv), dict(parsed.env), parsed.form, path or parsed.model
-        if engines.split_spec(spec)[1] is None and parsed.image_release:
-            spec = f"{parsed.engine}=={parsed.image_release}"
+        argv, variables, path = tuple(parsed.argv), dict(parsed.env), path or parsed.model
+        form, files_here = parsed.form, parsed.files_here
+        if engines.split_spec(spec)[1] is None and (named := parsed.image_release or parsed.required_release):
+            spec = f"{parsed.engine}=={named}"
     else:
         argv = tuple(str(word) for word in _typed(item, "flags", list, []))
     if not isinstance(path, str):
@@ -121,6 +122,7 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
             gpus=gpus,
             argv=argv,
             form=form,
+            files_here=files_here,
             counted=counted,
             variables=variables,
             env=item["env"],

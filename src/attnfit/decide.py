@@ -16,6 +16,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[tuple[Gpu, int], ...]
     argv: tuple[str, ...]  # the server's arguments
     form: str = "auto"  # which of the engine's parsers reads them
+    files_here: bool = True  # False: files that the arguments name lie in a container or on another machine
     counted: int | None = None  # GPUs there are; None: nobody said, so their number is not checked
     variables: dict[str, str]  # environment variables set for the server
     env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
@@ -51,6 +52,7 @@ def _on(gpu: Gpu, request: Request) -> Launch:
         request.argv,
         gpus=request.counted,
         form=request.form,
+        files_here=request.files_here,
         variables=request.variables,
         env=request.env,
     )

@@ -43,6 +43,7 @@ class Release(Protocol):
         *,
         gpus: int | None,
         form: str,
+        files_here: bool,
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch: ...

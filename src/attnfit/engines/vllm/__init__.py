@@ -55,6 +55,7 @@ class Release:
         *,
         gpus: int | None,
         form: str,
+        files_here: bool,
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch:
@@ -66,6 +67,7 @@ class Release:
             argv,
             gpus=gpus,
             form=form,
+            files_here=files_here,
             release=self.book,
             variables=dict(variables),
             env=dict(env or {}),

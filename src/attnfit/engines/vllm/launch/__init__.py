@@ -20,6 +20,7 @@ def run(
     release: str,
     gpus: int | None,
     form: str,
+    files_here: bool,
     variables: Mapping[str, str],
     env: Mapping[str, bool],
     select: Callable[[Question], Selection],
@@ -31,7 +32,7 @@ def run(
     """
     launch = Launch(ok=None, stage="parse_flags")
     try:
-        _walk(launch, model, capability, argv, release, gpus, form, variables, env, select)
+        _walk(launch, model, capability, argv, release, gpus, form, files_here, variables, env, select)
     except Refusal as refusal:
         _refuse(launch, refusal)
     except Unknown as unknown:
@@ -48,17 +49,21 @@ def _walk(
     release: str,
     gpus: int | None,
     form: str,
+    files_here: bool,
     variables: Mapping[str, str],
     env: Mapping[str, bool],
     select: Callable[[Question], Selection],
 ) -> None:
     from attnfit.engines.vllm.flags import parse_flags
+    from attnfit.engines.vllm.flags.serve import check_served
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
     from attnfit.engines.vllm.launch.dtype import device_refuses
     from attnfit.engines.vllm.launch.spoken import spoken
     from attnfit.engines.vllm.launch.unproven import weigh
 
-    flags = parse_flags(release, argv, variables, form=form)
+    flags = parse_flags(release, argv, variables, form=form, files_here=files_here)
+    if form != "auto":  # a whole command; bare flags are judged as the parser and the configuration judge them
+        check_served(flags)
     launch.stage = "create_engine_config"
     found = engine_config.resolve_all(
         model.config, model.hf_quant, capability, flags, release, path=model.path, files=model.files, gpus=gpus
