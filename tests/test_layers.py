@@ -7,8 +7,11 @@ and skipped KV dtypes among them.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gzip
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,8 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(FIELDS, False) | {"block_size": None, "
 
 
 def engine(row: dict[str, Any], **changes: Any) -> EngineConfig:
-    given = {"config": {}, "head_size": 0, "num_heads": 0, "num_kv_heads": 0, **row["engine"], **changes}
+    base = copy.deepcopy(row["engine"])
+    given = {"config": {}, "head_size": 0, "num_heads": 0, "num_kv_heads": 0, **base, **changes}
     given["capability"] = Capability(*given["capability"])
     if isinstance(given.get("flags"), dict):
         given["flags"] = ParsedFlags(**given["flags"])
@@ -192,3 +196,17 @@ def test_every_plan_names_its_source_and_a_known_builder() -> None:
         assert plan["build"] in asker.PLANS, name
     assert set(table.architectures.values()) <= set(table.plans)
     assert set(table.drafts_of.values()) <= set(table.architectures)
+
+
+WRONG: list[Any] = [None, -1, 0, 10**30, float("nan"), "7", "x", True, [], [None], {}, {"a": 1}, [[1]], 1.5]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_wrong_values_in_a_config_are_unknown_never_a_traceback(seed: int) -> None:
+    chance = random.Random(seed)
+    for row in chance.sample(ROWS, 60):
+        cfg = engine(row)
+        for name in chance.sample(sorted(cfg.text), min(3, len(cfg.text))):
+            cfg.text[name] = chance.choice(WRONG)
+        with contextlib.suppress(Unknown):
+            layers.ask(cfg, any_backend)

@@ -21,7 +21,7 @@ from attnfit.engines.vllm.launch import (
     plans_other,
 )
 from attnfit.engines.vllm.launch.plan import Ctx, Layer, Plan, PlanFunction, decoder
-from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer
+from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Unknown
 
 Select = Callable[[Question], Selection]
 
@@ -71,6 +71,10 @@ class Asker:
                 layer = made.send(asked) if isinstance(made, Generator) else next(made)
             except StopIteration:
                 return
+            except (TypeError, ValueError, AttributeError, KeyError, IndexError, ZeroDivisionError) as wrong:
+                raise Unknown(
+                    f"a value that {c.architecture} reads from config.json is not what it should be ({wrong})"
+                ) from wrong
             asked = self.add(layer)
 
     def add(self, layer: Layer) -> Selection | None:
@@ -238,10 +242,14 @@ _CONTEXT = frozenset(
 def _model_window(c: Ctx) -> int | None:
     """cache_config.sliding_window: the model's, when every layer slides (vllm/engine/arg_utils.py:2290)."""
     types = c.cfg.text.get("layer_types")
+    if types is not None and not isinstance(types, list):
+        raise Unknown("layer_types in config.json is not a list")
     if types is not None and not all(kind == "sliding_attention" for kind in types):
         return None
     value = without_window(c.cfg, c.cfg.text).get("sliding_window")
-    return None if value is None else int(value)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise Unknown("sliding_window in config.json is not a whole number")
+    return value
 
 
 def spec_kind(layer: Layer, slides: bool) -> str:

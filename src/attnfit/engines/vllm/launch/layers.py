@@ -13,6 +13,12 @@ from attnfit.engines.vllm.launch.plan import Ctx, Plan
 from attnfit.engines.vllm.launch.plan_table import PROVEN_ON, Families, families
 from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
 
+#: vllm/platforms/cuda.py:521, 538
+VISION = (
+    "vision tower: picks a backend of its own, by head size and dtype (FLASH_ATTN, TRITON_ATTN or TORCH_SDPA); "
+    "which one is not answered here, and it does not refuse unless --mm-encoder-attn-backend names one"
+)
+
 __all__ = ["LayerAnswer", "ask", "draft_model", "language_model"]
 
 
@@ -27,6 +33,8 @@ def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
         answer.notes.append(
             f"layers: read from vLLM {PROVEN_ON}, whose model class builds them as that of {cfg.release} does"
         )
+    if cfg.is_multimodal and cfg.release == PROVEN_ON:
+        answer.notes.append(VISION)
     asker = Asker(cfg, select, answer)
     target = language_model(table, cfg)
     asker.build(target, _plan(table, target))

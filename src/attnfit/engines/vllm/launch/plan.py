@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
 
 Plan = dict[str, Any]
+MOST_LAYERS = 10_000  # more is not a model
 
 
 class Layer(NamedTuple):
@@ -97,19 +98,25 @@ class Ctx:
     def shard_kv(self, total: int) -> int:
         return max(1, total // self.tp)
 
+    def all(self, count: int) -> range:
+        """Every layer, whatever the pipeline."""
+        if not 0 <= count <= MOST_LAYERS:
+            raise Unknown(f"a plausible number of layers in config.json (not {count:.3g})")
+        return range(count)
+
     def layers(self, count: int) -> range:
         """The decoder layers of pipeline rank 0 (vllm/distributed/utils.py:198)."""
         pp = self.cfg.pp
         if pp <= 1 or self.whole_pipeline:
-            return range(count)
+            return self.all(count)
         given = self.cfg.flags.env.get("VLLM_PP_LAYER_PARTITION")
         if given:
             parts = given.split(",")
             if not all(part.strip().isdecimal() for part in parts):
                 raise Unknown("VLLM_PP_LAYER_PARTITION")
-            return range(int(parts[0]))
+            return self.all(int(parts[0]))
         share, rest = divmod(count, pp)
-        return range(share + (1 if rest >= pp - 1 else 0))  # the rest goes to all but the last rank, from behind
+        return self.all(share + (1 if rest >= pp - 1 else 0))  # the rest goes to all but the last rank, from behind
 
     def causal(self) -> bool:
         return bool(self.get("is_causal", True))

@@ -65,8 +65,8 @@ def mtp(c: Ctx, p: Plan) -> Iterator[Layer]:
     if not isinstance(count, int):
         raise Unknown(f"{p['count']} in config.json (the draft's layers)")
     layer = _LAYERS[p["of"]]
-    for i in range(first, first + count):
-        yield from layer(c, p, i)
+    for i in c.all(count):
+        yield from layer(c, p, first + i)
 
 
 def nemotron_h(c: Ctx, p: Plan) -> Iterator[Layer]:

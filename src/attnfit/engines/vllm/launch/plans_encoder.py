@@ -13,7 +13,7 @@ def cross(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Decoder self-attention, then cross-attention; the encoder keeps no cache (whisper.py:445)."""
     heads, width = c.size(p["heads"]), c.size(p["width"])
     total = c.size(p["layers"])
-    for i in range(total) if p.get("whole") else c.layers(total):
+    for i in c.all(total) if p.get("whole") else c.layers(total):
         sides = (("Attention", "decoder"), ("CrossAttention", "encoder_decoder"))
         for name, kind in sides if not p.get("self_only") else sides[:1]:
             yield Layer(
@@ -38,7 +38,7 @@ def cohere_asr(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def embedding_gemma2(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Gemma4's layers without causality; windows one token further (embedding_gemma2.py:147)."""
-    for i in range(c.int("num_hidden_layers")):
+    for i in c.all(c.int("num_hidden_layers")):
         layer = gemma4_layer(c, p, i)
         yield layer._replace(attn_type="encoder_only")
 
@@ -46,7 +46,7 @@ def embedding_gemma2(c: Ctx, p: Plan) -> Iterator[Layer]:
 def modernbert(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Not split over tensor-parallel ranks; a window reaches local_attention / 2 to each side (modernbert.py:95)."""
     heads = c.int("num_attention_heads")
-    for i in range(c.int("num_hidden_layers")):
+    for i in c.all(c.int("num_hidden_layers")):
         size = c.get("sliding_window") or c.int("local_attention") // 2
         sliding = c.at("layer_types", i) == "sliding_attention"
         layer = attention(c, p, i)._replace(heads=heads, kv_heads=heads)

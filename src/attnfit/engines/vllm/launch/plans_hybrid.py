@@ -51,7 +51,7 @@ def layer_list(c: Ctx, p: Plan) -> list[str]:
     if "period" in p:  # Jamba: attention every attn_layer_period layers
         every, offset = c.int("attn_layer_period"), c.int("attn_layer_offset")
         return [
-            "full_attention" if i % every == offset else "linear_attention" for i in range(c.int("num_hidden_layers"))
+            "full_attention" if i % every == offset else "linear_attention" for i in c.all(c.int("num_hidden_layers"))
         ]
     raise Unknown(f"{keys[0]} in config.json ({c.architecture} needs it)")
 
@@ -90,7 +90,7 @@ def zamba2(c: Ctx, p: Plan) -> Iterator[Layer]:
     kinds = layer_list(c, {"lists": ["layers_block_type", "layer_types"]})
     hybrids, blocks = sum(kind == "hybrid" for kind in kinds), c.int("num_mem_blocks")
     heads = c.shard(c.int("num_attention_heads"))
-    for block in range(blocks):
+    for block in c.all(blocks):
         first = block * (hybrids + blocks - 1) // blocks
         for number in range(len(range(block, hybrids, blocks))):
             yield Layer(

@@ -148,10 +148,10 @@ def dory(c: Ctx, p: Plan) -> Iterator[Layer]:
     first, loops = c.int("n_input_layers"), c.int("n_recurrent_loops")
     last, total = first + c.int("n_recurrent_layers"), c.int("num_hidden_layers")
     own = c.get("recurrent_kv_cache_mode") == "per_loop"
-    for i in range(total):
+    for i in c.all(total):
         if c.at("layer_types", i) == "mlp":
             continue
-        for loop in range(loops if own and first <= i < last else 1):
+        for loop in c.all(loops if own and first <= i < last else 1):
             yield attention(c, p, i, i + loop * total)
 
 
@@ -159,7 +159,7 @@ def loopcoder(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Each layer is built once per loop, numbered past the last layer; later loops slide (iquest_loopcoder.py:131)."""
     total, size = c.int("num_hidden_layers"), int(c.get("loop_window_size", 64))
     for i in c.layers(total):
-        for loop in range(int(c.get("loop_num", 2))):
+        for loop in c.all(int(c.get("loop_num", 2))):
             layer = attention(c, {**p, "window": None}, i, i + loop * total)
             yield layer if loop == 0 else layer._replace(window=size)
 
@@ -168,8 +168,8 @@ def hrm_text(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Two stacks of non-causal layers, one cache per step a layer is used in (hrm_text.py:180)."""
     high, low = c.int("H_cycles"), c.int("L_cycles")
     for steps in (high * low, high):
-        for i in range(c.int("num_layers_per_stack")):
-            for _ in range(steps):
+        for i in c.all(c.int("num_layers_per_stack")):
+            for _ in c.all(steps):
                 yield attention(c, p, i)
 
 
