@@ -10,6 +10,7 @@ DIR holds a stub libcuda.so.1 for machines without a driver (docs/proofs.md says
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import statistics
@@ -29,7 +30,9 @@ def timed(argv: list[str], runs: int, env: dict[str, str] | None = None, stdin: 
     seconds = []
     for _ in range(runs + 1):
         started = time.perf_counter()
-        subprocess.run(argv, input=stdin, text=True, capture_output=True, env={**os.environ, **(env or {})}, check=False)
+        subprocess.run(
+            argv, input=stdin, text=True, capture_output=True, env={**os.environ, **(env or {})}, check=False
+        )
         seconds.append(time.perf_counter() - started)
     return seconds[1:]
 
@@ -48,7 +51,8 @@ def main() -> None:
     if args.engine_python:
         env = {"LD_LIBRARY_PATH": args.libcuda} if args.libcuda else None
         ask = [args.engine_python, str(ROOT / "proofs" / "real_selector.py")]
-        question = '{"capability": "12.0", "head_size": 576, "dtype": "bfloat16", "use_mla": true, "use_sparse": true}\n'
+        asked = {"capability": "12.0", "head_size": 576, "dtype": "bfloat16", "use_mla": True, "use_sparse": True}
+        question = json.dumps(asked) + "\n"
         engine = timed(ask, max(1, args.runs // 7), env, question)
         median = statistics.median(engine)
         print(f"the engine:    median {median:.2f} s (import and select only), {len(engine)} runs")

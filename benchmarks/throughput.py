@@ -1,6 +1,6 @@
 """Whole selector questions (every backend, all reasons) a second, in one process, from a rule book.
 
-    python benchmarks/throughput.py [--release 0.33.0] [--questions 20000]
+python benchmarks/throughput.py [--release 0.33.0] [--questions 20000]
 """
 
 from __future__ import annotations
