@@ -34,6 +34,7 @@ from attnfit.engines.vllm.launch.model_side import (
     load_node,
     max_len,
     model_dtype,
+    positive_length,
     quant_method,
     takes_images,
 )
@@ -128,6 +129,7 @@ def _run(way: Way) -> Resolution:
     checkpoint = checkpoint_settings(way, node)
     quant.rewrite_for_architecture(way.facts, hook, sizes.model_type, checkpoint)
     method = quant_method(way, checkpoint, sizes.model_type)
+    positive_length(way, length)
     hybrid = is_hybrid(way, info, node)
     chunked, cache = cache_state(way, info, node, pooling, hybrid)
     kv, skip, attention = kv_and_attention(way, node, text, checkpoint, hybrid)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from attnfit.engines.vllm.launch.kinds import STAGE, check_kind
+from attnfit.engines.vllm.launch.kinds import check_kind
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.rules import NoRule, apply
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
@@ -202,9 +202,7 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
             else:
                 given = spec.get("init", {})
         if not isinstance(given, dict):
-            raise Refusal(
-                STAGE, f"TypeError: `{key}` must be a `dict`, `PreTrainedConfig`, or `None`, got `{type(given)}`"
-            )
+            raise Unknown(f"{key} in config.json is not an object")
         cls, model_type = spec.get("class"), spec.get("type") or ""
         if spec.get("auto"):
             model_type = given.get("model_type", model_type)
@@ -268,7 +266,9 @@ def _apply_rules(node: HfConfig, entry: dict[str, Any], mapped: dict[str, Any]) 
                 node.opaque[name] = str(e)
             except NoRule as e:
                 node.opaque[name] = str(e)
-            except (KeyError, TypeError, ZeroDivisionError) as e:
+            except ZeroDivisionError:
+                raise Unknown(f"{name} of {node.cls} cannot be computed: one of {', '.join(needs)} is 0") from None
+            except (KeyError, TypeError) as e:
                 node.opaque[name] = f"its inputs do not allow it ({e})"
         if not moved:
             break

@@ -114,6 +114,8 @@ def _class_name(
     if model_type in tables.own_types:
         return tables.own_types[model_type]
     auto_map = raw.get("auto_map")
+    if auto_map is not None and not isinstance(auto_map, dict):
+        raise Unknown("auto_map in config.json is not an object")
     reference = auto_map.get("AutoConfig") if isinstance(auto_map, dict) else None
     local = model_type in tables.types
     if isinstance(reference, str):

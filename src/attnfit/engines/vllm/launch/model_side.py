@@ -163,6 +163,18 @@ def quant_method(way: Way, checkpoint: dict[str, Any] | None, model_type: str) -
         return None
 
 
+def positive_length(way: Way, length: int) -> None:
+    """ModelConfig's last word on max_model_len."""
+    if length < 1:
+        way.met(
+            value_error(
+                "ModelConfig",
+                f"max_model_len must be a positive integer, got int: {length}. Example: max_model_len=2048",
+                "vllm/config/model.py",
+            )
+        )
+
+
 def is_hybrid(way: Way, info: ModelInfo, node: HfConfig) -> bool:
     if "hybrid" not in info:
         return False

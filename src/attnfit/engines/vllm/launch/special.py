@@ -12,7 +12,7 @@ from typing import Any
 from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.kinds import STAGE
 from attnfit.engines.vllm.launch.messages import value_error
-from attnfit.engines.vllm.launch.state import Refusal
+from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
 #: nemotron_h: the letters of hybrid_override_pattern
 _NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -46,6 +46,8 @@ def _nemotron_h(node: HfConfig, raw: dict[str, Any]) -> None:
 
 def _deepseek_v4(node: HfConfig, raw: dict[str, Any]) -> None:
     """compress_ratios (one per layer) becomes layer_types."""
+    if node.attrs.get("head_dim") == 0:
+        raise Unknown("head_dim in config.json is 0")
     ratios = raw.get("compress_ratios")
     rates = node.attrs.get("compress_rates")
     n = node.attrs.get("num_hidden_layers")
