@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from attnfit.engines import engine
-from attnfit.learn.generate import questions
+from attnfit.engines.vllm import releases
+from attnfit.engines.vllm.row import question_of
+from attnfit.learn.generate import Generator
 
 
 def main() -> None:
@@ -17,12 +18,12 @@ def main() -> None:
     parser.add_argument("--release", default="0.33.0")
     parser.add_argument("--questions", type=int, default=20_000)
     args = parser.parse_args()
-    release = engine("vllm").release(args.release)
-    asked = list(questions(args.release, args.questions, seed=1))
-    release.select(asked[0])
+    book = releases.resolve(args.release).book
+    asked = [question_of(q) for q in Generator(book, seed=1).questions(args.questions, dict(book.environment))]
+    book.select(asked[0])
     started = time.perf_counter()
     for question in asked:
-        release.select(question)
+        book.select(question)
     seconds = time.perf_counter() - started
     print(f"{len(asked) / seconds:,.0f} questions a second ({len(asked)} random ones, vLLM {args.release})")
 
