@@ -89,3 +89,22 @@ def test_what_the_server_checks_of_its_flags_is_refused_before_it_parses_a_model
     )
     assert (report.verdict, report.launch.stage) == ("refused", "parse_flags")
     assert report.launch.error == "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser"
+
+
+def test_a_flag_is_not_refused_by_the_parser_of_another_release() -> None:
+    report = attnfit.check(
+        f"vllm serve {GLM5} --flag-of-tomorrow 1", gpu="h200x8", engine="vllm==0.99.0", planned=False
+    )
+    assert (report.verdict, report.exit_code) == ("unknown", 3)
+    assert "--flag-of-tomorrow" in report.launch.unknown[0]
+
+
+def test_a_learned_book_answers_and_says_what_it_borrows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shipped = Path(attnfit.__file__).parent / "engines" / "vllm" / "books" / "0.33.0.json"
+    (tmp_path / "books").mkdir()
+    book = shipped.read_text("utf-8").replace('"version": "0.33.0"', '"version": "0.34.0"')
+    (tmp_path / "books" / "0.34.0.json").write_text(book, "utf-8")
+    monkeypatch.setenv("ATTNFIT_DATA", str(tmp_path))
+    report = attnfit.check(f"vllm serve {GLM5} -tp 8", gpu="h200x8", engine="vllm==0.34.0", planned=False)
+    assert (report.exact, report.verdict) == (True, "passes")
+    assert any("those of 0.33.0" in note for note in report.launch.notes)

@@ -59,20 +59,23 @@ class Release:
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch:
-        from attnfit.engines.vllm.launch import run
+        from attnfit.engines.vllm.launch import borrowed, run
+        from attnfit.engines.vllm.releases import walked_as
 
-        return run(
+        release = walked_as(self.book)
+        answer = run(
             model,
             capability,
             argv,
             gpus=gpus,
             form=form,
             files_here=files_here,
-            release=self.book,
+            release=release,
             variables=dict(variables),
             env=dict(env or {}),
             select=lambda question: self.select(question, env),
         )
+        return answer if self.exact and release == self.book else borrowed(answer, release, self.version)
 
 
 class Vllm:

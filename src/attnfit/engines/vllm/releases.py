@@ -124,6 +124,15 @@ def resolve(text: str) -> Resolved:
     return Resolved(_load(nearest, folder), False, note)
 
 
+def walked_as(version: str) -> str:
+    """The shipped release whose flags and model classes a launch of the book `version` is walked with: a book that the
+    user learned says what the selector answers, and no more."""
+    if version in shipped():
+        return version
+    before = [known for known in shipped() if Version(known) <= Version(version)]
+    return (before or shipped()[:1])[-1]
+
+
 def _nearest(version: Version) -> str:
     """The same minor's newest book, else the closest release before it, else the oldest."""
     books = sorted({*shipped(), *learned()}, key=Version)

@@ -41,6 +41,16 @@ def run(
     return launch
 
 
+def borrowed(launch: Launch, walked: str, version: str) -> Launch:
+    """A launch of `version` that was walked with the parser and the model classes of another release."""
+    launch.notes += (f"flags and model classes are those of {walked}; what {version} changed there is not known",)
+    if launch.ok is False and launch.stage == "parse_flags":
+        said = launch.detail or launch.error
+        launch.ok, launch.error, launch.detail = None, None, ""
+        launch.unknown = (f"whether the parser of {version} takes these flags; that of {walked} says: {said}",)
+    return launch
+
+
 def _walk(
     launch: Launch,
     model: Model,
