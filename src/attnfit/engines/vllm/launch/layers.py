@@ -49,7 +49,10 @@ def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
 def _plan(table: Families, c: Ctx) -> Plan:
     name = table.architectures.get(c.architecture)
     if name is None:
-        raise Unknown(f"how {c.architecture} builds its attention layers")
+        raise Unknown(
+            f"how {c.architecture} builds its attention layers in vLLM {c.cfg.release} (its class is not one that was "
+            "read for this release)"
+        )
     return table.plans[name]
 
 
