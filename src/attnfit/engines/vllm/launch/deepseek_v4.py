@@ -9,6 +9,8 @@ from attnfit.core import Capability
 from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 
 IS_V4 = ("DeepseekV4ForCausalLM",)
+#: majors its kernels exist for (v1/attention/backends/mla/flashmla_sparse.py, flashinfer_mla_sparse_sm120.py)
+V4_KERNELS = (9, 10, 12)
 _NOT_V4 = ("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
 
 
