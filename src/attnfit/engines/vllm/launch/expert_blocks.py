@@ -6,6 +6,7 @@ Sources (0.33.0): vllm/model_executor/layers/fused_moe/oracle/fp8.py:292-395, qu
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from math import gcd
 from typing import Any
 
@@ -16,6 +17,9 @@ from attnfit.engines.vllm.launch.moe_select import Scheme
 from attnfit.engines.vllm.launch.state import Refusal
 
 OracleOf = Callable[[str], Oracle]
+_WNA16 = (
+    "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe/compressed_tensors_moe_wna16.py"
+)
 _FP8_UTILS = "vllm/model_executor/layers/quantization/utils/fp8_utils.py"
 
 
@@ -62,7 +66,12 @@ def pad_to_blocks(layer: MoeLayer, rows: int, cols: int, stage: str) -> MoeLayer
 
 def check_expert_blocks(quant: dict[str, Any], scheme: Scheme, layer: MoeLayer, tp: int, stage: str) -> None:
     """Block scales of the experts must cut evenly unless they were refined (fp8.py:550, fp8_utils.py:1344)."""
-    block = quant.get("weight_block_size")
+    weights = one_group(quant).get("weights") or {}
+    if scheme.oracle == "wna16" and weights:
+        _check_groups(weights, layer, stage)
+    if scheme.oracle == "mxfp8" and quant:
+        _check_mxfp8(layer, stage)
+    block = quant.get("weight_block_size") or weights.get("block_structure")
     if scheme.oracle != "fp8" or not block or scheme.activation != "kFp8Dynamic128Sym":
         return
     rows, cols = int(block[0]), int(block[1])
@@ -83,3 +92,60 @@ def check_expert_blocks(quant: dict[str, Any], scheme: Scheme, layer: MoeLayer, 
             f"{cols}.",
             f"{_FP8_UTILS}:1369",
         )
+
+
+def one_group(quant: dict[str, Any]) -> dict[str, Any]:
+    """The group of a compressed-tensors checkpoint that has one, else nothing."""
+    groups = quant.get("config_groups")
+    found = list(groups.values()) if isinstance(groups, dict) else []
+    return found[0] if len(found) == 1 and isinstance(found[0], dict) else {}
+
+
+def _check_groups(weights: dict[str, Any], layer: MoeLayer, stage: str) -> None:
+    """Scale groups and zero points of compressed-tensors integer experts (compressed_tensors_moe_wna16.py:234)."""
+    size, shard, hidden = weights.get("group_size"), layer.per_rank, layer.hidden
+    if weights.get("strategy") != "channel" and isinstance(size, int):
+        if hidden % size:
+            text = (
+                f"CompressedTensors WNA16 MoE requires hidden_size ({hidden}) to be divisible by group_size ({size})."
+            )
+            raise Refusal(stage, f"ValueError: {text}", f"{_WNA16}:239")
+        if shard % size:
+            raise Refusal(
+                stage,
+                "ValueError: CompressedTensors WNA16 MoE with static group scales requires the MoE intermediate size "
+                f"per tensor-parallel partition ({shard}) to be divisible by group_size ({size}). Scale groups would "
+                "otherwise cross TP shard boundaries; use a compatible TP size or enable expert parallelism.",
+                f"{_WNA16}:245",
+            )
+    if weights.get("symmetric", True):
+        return
+    packed = Fraction(32, int(weights["num_bits"]))
+    if 2 * shard % packed:
+        raise Refusal(
+            stage,
+            "ValueError: CompressedTensors WNA16 MoE: gate+up output channels per TP rank (2 * "
+            f"intermediate_size_per_partition = {2 * shard}) must be divisible by packed_factor ({packed}). Use a TP "
+            f"size where 2 * intermediate_size is divisible by {packed}.",
+            f"{_WNA16}:264",
+        )
+    if hidden % packed:
+        raise Refusal(
+            stage,
+            f"ValueError: CompressedTensors WNA16 MoE: hidden_size ({hidden}) must be divisible by packed_factor "
+            f"({packed}) for correct ZP unpacking.",
+            f"{_WNA16}:272",
+        )
+
+
+def _check_mxfp8(layer: MoeLayer, stage: str) -> None:
+    for name, size, line in (
+        ("hidden_size", layer.hidden, 1321),
+        ("intermediate_size_per_partition", layer.per_rank, 1326),
+    ):
+        if size % 32:
+            raise Refusal(
+                stage,
+                f"ValueError: MXFP8 MoE requires {name} divisible by 32, got {size}.",
+                f"vllm/model_executor/layers/quantization/modelopt.py:{line}",
+            )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch import kernel_facts
+from attnfit.engines.vllm.launch.expert_blocks import one_group
 from attnfit.engines.vllm.launch.model_asserts import LayerCheck
 from attnfit.engines.vllm.launch.moe import in_capabilities
 from attnfit.engines.vllm.launch.moe_layers import first_moe
@@ -23,6 +24,7 @@ STAGE = "model_init"
 _WHERE = "vllm/model_executor/layers/quantization/utils/fp8_utils.py"
 
 
+_BLOCKED = ("fp8", "deepseek_v4_fp8", "compressed-tensors")
 _TOWERS = ("Qwen3_5", "Qwen3VL", "Qwen2_5_VL", "Qwen2VL")  # quantised with the rest unless the checkpoint says no
 
 
@@ -39,14 +41,21 @@ def linear_steps(cfg: EngineConfig, capability: Capability) -> Iterator[LayerChe
     """(decoder layer, place, check) of every linear layer kind that tests its shape."""
     quant = cfg.quant_config or {}
     block, group = quant.get("weight_block_size"), group_size(cfg)
-    skipped = excluded_modules(quant)
-    if cfg.quantization in ("fp8", "deepseek_v4_fp8") and isinstance(block, list) and len(block) == 2:
+    skipped, merged = excluded_modules(quant), False
+    if cfg.quantization == "compressed-tensors":
+        # Its configuration has no weight_block_size of its own, so that merged matrices are tested as well
+        block, merged = (one_group(quant).get("weights") or {}).get("block_structure"), True
+    if (
+        cfg.quantization in ("fp8", "deepseek_v4_fp8", "compressed-tensors")
+        and isinstance(block, list)
+        and len(block) == 2
+    ):
         rows, cols = int(block[0]), int(block[1])
         if cfg.architecture.startswith(_TOWERS) and cfg.tp > 1 and not any("vis" in name for name in skipped):
             yield -1, 0, _quantised_tower
         for index, place, projection in _projections(cfg):
             if not is_skipped(index, projection, skipped):
-                yield index, place, partial(check_blocks, projection, rows, cols, cfg.tp)
+                yield index, place, partial(check_blocks, projection, rows, cols, cfg.tp, merged=merged)
     elif group is not None and group > 0:
         for index, place, projection in _projections(cfg):
             if projection.split == "row" and projection.inputs % group and not is_skipped(index, projection, skipped):
@@ -128,7 +137,7 @@ def _matches(pattern: str, name: str) -> bool:
         return False
 
 
-def check_blocks(p: Projection, rows: int, cols: int, tp: int) -> None:
+def check_blocks(p: Projection, rows: int, cols: int, tp: int, *, merged: bool = False) -> None:
     """Raise Refusal if the layer's shard is not made of whole blocks."""
     if p.split == "row" and tp > 1 and p.inputs % cols:
         raise Refusal(
@@ -137,14 +146,17 @@ def check_blocks(p: Projection, rows: int, cols: int, tp: int) -> None:
             f"= {cols}.",
             f"{_WHERE}:1324",
         )
-    if p.split == "column" and tp > 1 and len(p.outputs) == 1 and p.outputs[0] % rows:
-        # Merged matrices (gate and up, q and k and v) may be ragged: vllm/model_executor/layers/linear.py:562
-        raise Refusal(
-            STAGE,
-            f"ValueError: Weight output_partition_size = {p.outputs[0]} is not divisible by weight quantization "
-            f"block_n = {rows}.",
-            f"{_WHERE}:1340",
-        )
+    if len(p.outputs) > 1 and not merged:
+        return  # gate and up, q and k and v may be ragged together: vllm/model_executor/layers/linear.py:562
+    cut = p.split == "column" and tp > 1
+    for size in p.outputs if cut else p.outputs[:-1]:  # the last of merged, uncut matrices may be ragged
+        if size % rows:
+            raise Refusal(
+                STAGE,
+                f"ValueError: Weight output_partition_size = {size} is not divisible by weight quantization block_n = "
+                f"{rows}.",
+                f"{_WHERE}:1340",
+            )
 
 
 def _projections(cfg: EngineConfig) -> Iterator[tuple[int, int, Projection]]:
