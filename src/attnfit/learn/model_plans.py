@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attnfit.learn.model_calls import Source, units
+from attnfit.learn.model_calls import Name, Source, units
 
 FAMILIES = Path(str(files("attnfit.engines.vllm.launch"))) / "families"
 BASE = "0.33.0"
@@ -38,7 +38,7 @@ def plans(source: Source, base: dict[str, Any], table: dict[str, Any]) -> dict[s
     instead: dict[str, str] = table["instead"]
     default: dict[str, str] = base["architectures"]
     out = {}
-    for architecture, where in sorted(source.registry().items()):
+    for architecture, where in sorted({**_inside(source, base), **source.registry()}.items()):
         if architecture not in default:
             continue
         found = units(source, where)
@@ -55,6 +55,19 @@ def plans(source: Source, base: dict[str, Any], table: dict[str, Any]) -> dict[s
                 plan = table["needs"][plan]["else"]
             out[architecture] = plan
     return out
+
+
+def _inside(source: Source, base: dict[str, Any]) -> dict[str, Name]:
+    """Language models that this release builds inside a multimodal model of the same module and does not register."""
+    registry = source.registry()
+    found = {}
+    for outer, (_, inner) in base["language_models"].items():
+        if inner is None or inner in registry or outer not in registry:
+            continue
+        where = Name(registry[outer].module, inner)
+        if units(source, where):
+            found[inner] = where
+    return found
 
 
 def write(release: str, root: Path) -> int:

@@ -19,7 +19,5 @@ def weigh(release: str, refusal: Refusal) -> Refusal | Unknown:
     texts: dict[str, int] = kernel_facts.load("since")["texts"]
     if any(since <= minor for text, since in texts.items() if text in refusal.message):
         return in_plain_words(refusal)
-    newest = facts.PROVEN[-1]
-    return Unknown(
-        f"whether vLLM {release} refuses as well while it builds the model, as {newest} would: {refusal.message}"
-    )
+    newest, said = facts.PROVEN[-1], refusal.message.replace(" on {device}", "")
+    return Unknown(f"whether vLLM {release} refuses as well while it builds the model, as {newest} would: {said}")
