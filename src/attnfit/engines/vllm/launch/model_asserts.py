@@ -126,6 +126,9 @@ def _kv_heads(cfg: EngineConfig) -> None:
     total = cfg.text.get("num_key_value_heads")
     if not isinstance(total, int) or total <= 0:
         return
+    none_left = kernel_facts.load("model_asserts")["rounds_down_to_none"].get(cfg.architecture)
+    if none_left is not None and cfg.tp > total:  # its heads per rank are total // tp, and are divided by later
+        raise Refusal(STAGE, "ZeroDivisionError: integer modulo by zero", none_left)
     fits = total % cfg.tp == 0 if total >= cfg.tp else cfg.tp % total == 0
     if not fits:
         where = kernel_facts.load("model_asserts")["kv_heads"].get(cfg.architecture)
