@@ -129,6 +129,18 @@ def _kv_heads(cfg: EngineConfig) -> None:
     none_left = kernel_facts.load("model_asserts")["rounds_down_to_none"].get(cfg.architecture)
     if none_left is not None and cfg.tp > total:  # its heads per rank are total // tp, and are divided by later
         raise Refusal(STAGE, "ZeroDivisionError: integer modulo by zero", none_left)
+    if cfg.architecture == "GptOssForCausalLM" and total < cfg.tp:  # gpt_oss.py:156 leaves no head to a rank
+        raise Refusal(
+            STAGE,
+            "ZeroDivisionError: integer modulo by zero",
+            "vllm/model_executor/layers/attention/attention.py:329",
+        )
+    if cfg.architecture == "Param2MoEForCausalLM" and total % cfg.tp:
+        raise Refusal(
+            STAGE,
+            f"AssertionError: num_key_value_heads ({total}) must be divisible by tensor-parallel world size ({cfg.tp}).",
+            "vllm/model_executor/models/param2moe.py:121",
+        )
     fits = total % cfg.tp == 0 if total >= cfg.tp else cfg.tp % total == 0
     if not fits:
         where = kernel_facts.load("model_asserts")["kv_heads"].get(cfg.architecture)
@@ -147,9 +159,7 @@ def _state_layers(cfg: EngineConfig) -> None:
         heads, groups = source.get(rule["heads"]), source.get(rule["groups"])
         where = "vllm/model_executor/layers/mamba/mamba_mixer2.py"
         if isinstance(heads, int) and heads % cfg.tp:
-            raise Refusal(
-                STAGE, "AssertionError: Tensor parallel world size must divide num heads.", f"{where}:316"
-            )
+            raise Refusal(STAGE, "AssertionError: Tensor parallel world size must divide num heads.", f"{where}:316")
         if isinstance(groups, int) and groups % cfg.tp and groups != 1:
             raise Refusal(
                 STAGE,
