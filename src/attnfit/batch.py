@@ -128,7 +128,7 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
             env=item["env"],
         )
     )
-    resolved = not launch.hypothetical  # else the engine refused before it had resolved them
+    resolved = launch.stage not in ("parse_flags", "create_engine_config")  # else the engine never came to them
     code = {True: 0, False: 1, None: 3}[launch.ok] if release.exact else 3
     return {
         "ok": launch.ok,
@@ -141,7 +141,7 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
         "kv_cache_dtype_after_init": launch.kv_cache_dtype_after_init,
         "block_size": launch.block_size if resolved else None,
         "block_size_after_load": launch.block_size_after_load,
-        "selector_configs": [layer_dict(layer) for layer in launch.layers] if resolved else [],
+        "selector_configs": [] if launch.hypothetical else [layer_dict(layer) for layer in launch.layers],
         "notes": list(launch.notes),
         "release": release.version,
         "exact": release.exact,

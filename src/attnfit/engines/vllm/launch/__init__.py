@@ -72,7 +72,9 @@ def _walk(
     from attnfit.engines.vllm.launch.unproven import weigh
 
     flags = parse_flags(release, argv, variables, form=form, files_here=files_here)
-    if form != "auto":  # a whole command; bare flags are judged as the parser and the configuration judge them
+    # Bare flags are judged as the parser, the configuration and the model class judge them: no server, no worker.
+    whole = form != "auto"
+    if whole:
         check_served(flags)
     launch.stage = "create_engine_config"
     found = engine_config.resolve_all(
@@ -81,10 +83,11 @@ def _walk(
     cfg = found.config
     launch.notes = tuple(cfg.notes)
     launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
-    if not found.refusals:
-        launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
+    refused = found.refusals[0] if found.refusals else None
+    if refused is None:
         launch.stage = "selector"
-    refused = found.refusals[0] if found.refusals else device_refuses(cfg.dtype, capability)
+        if whole:
+            refused = device_refuses(cfg.dtype, capability)
     if refused is not None:
         _refuse(launch, refused)
         launch.hypothetical = True
