@@ -138,7 +138,8 @@ def _kv_heads(cfg: EngineConfig) -> None:
     if cfg.architecture == "Param2MoEForCausalLM" and total % cfg.tp:
         raise Refusal(
             STAGE,
-            f"AssertionError: num_key_value_heads ({total}) must be divisible by tensor-parallel world size ({cfg.tp}).",
+            f"AssertionError: num_key_value_heads ({total}) must be divisible by tensor-parallel world size "
+            f"({cfg.tp}).",
             "vllm/model_executor/models/param2moe.py:121",
         )
     fits = total % cfg.tp == 0 if total >= cfg.tp else cfg.tp % total == 0
