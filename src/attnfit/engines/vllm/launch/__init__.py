@@ -96,13 +96,13 @@ def _walk(
     launch.notes += tuple(answer.notes)
     if launch.hypothetical:
         return
+    launch.kv_cache_dtype_after_init = construct.kv_cache_dtype_after_init(cfg, answer)
     try:
         construct.check(cfg, answer, capability, env)
     except Refusal as refusal:
         raise weigh(cfg.release, refusal) from None
     if answer.unknown:
         raise Unknown(answer.unknown[0])
-    launch.kv_cache_dtype_after_init = construct.kv_cache_dtype_after_init(cfg, answer)
     launch.stage = "update_block_size"
     try:
         launch.block_size_after_load = blocks.block_size_after_load(cfg, answer, capability, env)
