@@ -56,6 +56,8 @@ def _on(gpu: Gpu, request: Request) -> Launch:
         variables=request.variables,
         env=request.env,
     )
-    if launch.error and gpu.memory_gib is not None:  # a GPU of the catalogue or of NVML: its name is known
+    named = gpu.memory_gib is not None  # a GPU of the catalogue or of NVML, not a bare compute capability
+    if launch.error and named:
         launch.error = launch.error.replace("{device}", gpu.name)
+    launch.unknown = tuple(text.replace("{device}", gpu.name if named else "this GPU") for text in launch.unknown)
     return launch

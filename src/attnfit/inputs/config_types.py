@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-_MOST = 2**31  # no dimension of a real model comes near
+_MOST = 2**28  # no dimension of a real model comes near
 
 # Where the same keys may lie one level down, as engines look for them.
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "vision_config", "audio_config")
@@ -105,6 +105,17 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
             "linear_conv_kernel_dim",
             "mamba_num_heads",
             "mamba_head_dim",
+            "mamba_n_heads",
+            "mamba_d_state",
+            "mamba_d_conv",
+            "mamba_expand",
+            "mamba_n_groups",
+            "n_groups",
+            "moe_intermediate_size",
+            "first_k_dense_replace",
+            "full_attention_interval",
+            "num_experts_per_tok",
+            "num_heads",
             "ssm_state_size",
         ),
         _SIZE_OR_NULL,
@@ -114,13 +125,23 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         _optional(_or_list(lambda v: isinstance(v, int) and not isinstance(v, bool) and abs(v) < _MOST)),
     ),
     "rope_theta": _NUMBER,
+    **dict.fromkeys(("topk_method", "hybrid_override_pattern"), ("a text or null", _optional(_text))),
+    "mlp_only_layers": ("a list or null", _optional(lambda v: isinstance(v, list))),
     "model_type": ("a text", _text),
     "architectures": ("a list of texts or null", _optional(_texts)),
     "layer_types": ("a list of texts or null", _optional(_texts)),
     "torch_dtype": _DTYPE,
     "dtype": _DTYPE,
     **dict.fromkeys(
-        ("quantization_config", "rope_scaling", "rope_parameters", "text_config", "vision_config"), _OBJECT_OR_NULL
+        (
+            "quantization_config",
+            "rope_scaling",
+            "rope_parameters",
+            "linear_attn_config",
+            "text_config",
+            "vision_config",
+        ),
+        _OBJECT_OR_NULL,
     ),
     "tie_word_embeddings": ("true, false or null", _optional(lambda v: isinstance(v, bool))),
 }

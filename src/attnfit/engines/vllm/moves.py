@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from attnfit.core import Launch
 from attnfit.engines import Move
@@ -59,7 +60,7 @@ def _backends_accepting_all(launch: Launch) -> list[str]:
 def _spans(argv: Sequence[str]) -> list[range]:
     """Each flag with its values. A word that starts with a dash and a digit is a value, not a flag."""
     starts = [i for i, word in enumerate(argv) if word.startswith("-") and not word[1:2].isdigit() and word != "-"]
-    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(argv)], strict=True)]
+    return [range(start, stop) for start, stop in pairwise([*starts, len(argv)])]
 
 
 def _name(word: str) -> str:

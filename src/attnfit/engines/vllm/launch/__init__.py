@@ -6,10 +6,12 @@ update_block_size
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
+from attnfit.inputs.config_types import validate_types
 
 
 def run(
@@ -38,7 +40,18 @@ def run(
     except Unknown as unknown:
         if launch.ok is None:
             launch.unknown = (str(unknown),)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if os.environ.get("ATTNFIT_DEBUG"):
+            raise
+        _lost(launch, model, error)
     return launch
+
+
+def _lost(launch: Launch, model: Model, error: Exception) -> None:
+    """A config.json can hold anything; what we stumble over is not the engine's refusal, and never passes."""
+    odd = [f"config.json cannot be meant so: {sentence}" for sentence in validate_types(model.config)]
+    said = f"a value in config.json that attnfit cannot follow ({type(error).__name__}: {error}); is it as published?"
+    launch.ok, launch.error, launch.unknown = None, None, tuple(odd or [said])
 
 
 def borrowed(launch: Launch, walked: str, version: str) -> Launch:
@@ -68,6 +81,7 @@ def _walk(
     from attnfit.engines.vllm.flags.serve import check_served
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
     from attnfit.engines.vllm.launch.dtype import device_refuses
+    from attnfit.engines.vllm.launch.plausible import doubts
     from attnfit.engines.vllm.launch.spoken import spoken
     from attnfit.engines.vllm.launch.unproven import weigh
 
@@ -108,6 +122,8 @@ def _walk(
         launch.block_size_after_load = blocks.block_size_after_load(cfg, answer, capability, env)
     except Refusal as refusal:
         raise weigh(cfg.release, refusal) from None
+    for doubt in doubts(model.config, cfg, gpus):
+        raise Unknown(doubt)
     launch.ok, launch.stage = True, "done"
 
 
