@@ -163,7 +163,7 @@ def test_a_huge_file_is_refused_by_its_size(tmp_path: Path) -> None:
 
 def test_a_large_file_of_duplicate_keys_is_read(tmp_path: Path) -> None:
     pair = b'"k%d":1,'
-    body = b"".join(pair % (i % 50_000) for i in range(200_000))
+    body = b"".join(pair % (i % 4_000) for i in range(200_000))
     assert len(body) < MOST_BYTES
     assert read_model(model(tmp_path / "m", b"{" + body + b'"z":0}')).config["z"] == 0
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnfit import engines
-from attnfit.core import Model, Question, Report, Selection
+from attnfit.core import Gpu, Model, Question, Report, Selection
 from attnfit.decide import Request, decide, verdict
-from attnfit.errors import UsageError
+from attnfit.errors import UsageError, did_you_mean
 from attnfit.plan import plan
 
 if TYPE_CHECKING:
-    pass
+    from attnfit.inputs.command import Command
 
 Select = Callable[[Question], Selection]
 
@@ -69,6 +69,7 @@ def check(
         version, facts = found.version, env_facts(found)
         said.append(f"installed in {found.prefix}; its optional packages were read there")
     release = chosen.release(version)
+    check_facts(env or {}, release)
     if version is None:
         said.append("no release given and none installed here: the newest rule book")
     path = model or (parsed.model if parsed else None)
@@ -79,8 +80,9 @@ def check(
     said += parsed.notes if parsed else ()
     if parsed is None:
         total = sum(n for _, n in gpus)
-        parsed = parse_command(chosen.default_command(path, total))
-        said.append(f"no command given: taken as `{' '.join(chosen.default_command(path, total))}`")
+        default = chosen.default_command(path, total, files.config)
+        parsed = parse_command(default)
+        said.append(f"no command given: taken as `{' '.join(default)}`")
     request = Request(
         release=release if witness is None else release.witnessed(witness),
         model=Model(path=path, config=files.config, hf_quant=files.hf_quant, files=files.names),
@@ -88,7 +90,7 @@ def check(
         argv=tuple(parsed.argv),
         form=parsed.form,
         files_here=parsed.files_here,
-        counted=sum(n for _, n in gpus) if gpu_input.counted else None,
+        counted=_counted(gpus, parsed) if gpu_input.counted else None,
         variables=dict(parsed.env),
         env={**facts, **(env or {})},
     )
@@ -111,3 +113,24 @@ def select(question: Question, *, engine: str, env: Mapping[str, bool] | None = 
     """Answer one ready selector question, for example `select(Question(...), engine="vllm==0.33.0")`."""
     name, version = engines.split_spec(engine)
     return engines.engine(name).release(version).select(question, env)
+
+
+def check_facts(env: Mapping[str, object], release: engines.Release) -> None:
+    """Raises UsageError for an environment fact that the release does not ask for, or that is not true or false."""
+    known = release.facts()
+    for name, value in env.items():
+        if name not in known:
+            valid = ", ".join(sorted(known))
+            raise UsageError(
+                f"unknown environment fact {name!r}{did_you_mean(name, known)}; {release.version} asks: {valid}"
+            )
+        if not isinstance(value, bool):
+            raise UsageError(f"environment fact {name} is {value!r}; say true or false")
+
+
+def _counted(gpus: Sequence[tuple[Gpu, int]], command: Command) -> int:
+    """How many of the GPUs the command's process will see."""
+    total = sum(count for _, count in gpus)
+    if command.visible_gpus is not None:
+        total = min(total, len(command.visible_gpus))
+    return total if command.gpu_count is None else min(total, command.gpu_count)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from attnfit import engines
+from attnfit.api import check_facts
 from attnfit.core import Capability, Gpu, Model
 from attnfit.decide import Request, decide
 from attnfit.errors import AttnfitError, InputError, UsageError
@@ -30,6 +31,8 @@ def run(
 ) -> None:
     """Answer every line of the file `source` ("-": stdin). Raises InputError only if it cannot be opened."""
     try:
+        if source == "-" and sys.stdin is None:
+            raise InputError("standard input is closed; name a file of JSON lines")
         opened = nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb")  # noqa: SIM115  (closed by the with below)
     except OSError as error:
         raise InputError(f"{source} cannot be read ({error.strerror}); name a file of JSON lines, or -") from error
@@ -82,6 +85,7 @@ def _decode(line: bytes) -> dict[str, Any]:
 def _question(item: dict[str, Any]) -> dict[str, Any]:
     asked = dict(_typed(item, "question", dict))
     release = _release(_typed(item, "engine", str))
+    check_facts(item["env"], release)
     asked["backend"] = _name(asked.get("backend", item.get("backend")))
     question = release.question(asked)
     selection = release.select(question, item["env"])
@@ -114,6 +118,7 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
     if not isinstance(path, str):
         raise UsageError('no model: give "model": PATH, or a command that names one')
     release, files = _release(spec), _model(path)
+    check_facts(item["env"], release)
     gpus, counted = _gpus(item, default_gpu)
     launch = decide(
         Request(
@@ -159,7 +164,10 @@ def _gpus(item: dict[str, Any], default: str | None) -> tuple[tuple[tuple[Gpu, i
     spec = item.get("gpu", default)
     if not isinstance(spec, str):
         raise UsageError('no GPU: give "gpu": "h200x8" or "capability": "12.0"')
-    found = read_gpus(spec, item.get("count"))
+    count = item.get("count")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise UsageError(f'"count" is {count!r}; write a whole number of GPUs')
+    found = read_gpus(spec, count)
     return found.gpus, sum(n for _, n in found.gpus) if found.counted else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -221,6 +222,8 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ATTNFIT_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            _fail(f"the answer cannot be written ({error.strerror}); give it a place with room", 2)
         _fail(
             f"internal error, {type(error).__name__}: {error}; this is a fault of attnfit: run again with "
             "ATTNFIT_DEBUG=1 and report what it prints",

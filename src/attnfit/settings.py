@@ -27,6 +27,8 @@ def defaults() -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is no regular file; move it away or write TOML into it")
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):

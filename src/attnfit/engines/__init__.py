@@ -21,6 +21,9 @@ class Release(Protocol):
     exact: bool  # the book is proven for `version`
     said: tuple[str, ...]
 
+    def facts(self) -> Mapping[str, bool]:
+        """Environment facts that decide in this release, with what installing it brings."""
+
     def backends(self) -> Sequence[tuple[str, str]]:
         """(name, where it is defined) of every backend."""
 
@@ -60,8 +63,8 @@ class Move(NamedTuple):
 class Engine(Protocol):
     name: str
 
-    def default_command(self, model: str, gpus: int) -> Sequence[str]:
-        """The plainest launch of `model` on `gpus` GPUs, for a user who has no command yet."""
+    def default_command(self, model: str, gpus: int, config: dict[str, Any]) -> Sequence[str]:
+        """The plainest launch of `model` on at most `gpus` GPUs, for a user who has no command yet."""
 
     def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:
         """Changes of the server's flags worth trying after a refusal, cheapest first."""

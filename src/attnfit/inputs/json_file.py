@@ -16,6 +16,7 @@ from attnfit.errors import InputError
 
 MOST_BYTES = 8 * 2**20  # the largest real config known is well under 1 MiB
 MOST_DEPTH = 64
+MOST_KEYS = 5_000  # at the top level; real configs have at most a few hundred
 
 _KINDS = {
     stat.S_ISFIFO: "a named pipe",
@@ -128,6 +129,8 @@ def _parse(path: Path, text: str, notes: list[str]) -> Any:
         raise InputError(f"{path} holds a number of thousands of digits; no model's config does") from None
     if _deeper_than(value, MOST_DEPTH):
         raise InputError(f"{path} is nested deeper than {MOST_DEPTH} levels; no model's config is")
+    if isinstance(value, dict) and len(value) > MOST_KEYS:
+        raise InputError(f"{path} has {len(value):,} keys; no model's config has more than {MOST_KEYS:,}")
     if seen_twice:
         notes.append(f"{path}: {_list(seen_twice)} given twice; the last one counts, as in the engine")
     if "\\u" in text and _scrub(value):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -38,6 +39,7 @@ FLAGS = (
     "use_non_causal", "use_batch_invariant", "use_kv_connector", "use_pcp", "use_adaptive_verification", "use_dcp",
     "use_rswa",
 )  # fmt: skip
+CONSTANT = frozenset({"wheel"})  # says how complete the facts are; no circumstance of a question
 VARIABLES = ("VLLM_BATCH_INVARIANT",)  # environment variables that are circumstances of a question
 ANNOTATIONS = __future__.annotations.compiler_flag
 
@@ -76,7 +78,7 @@ class Survey:
         self._field("flash_attn_version", (None, 2, 3, 4))
         self._field("is_diffusion", (False, True))
         self._field("use_trtllm_attention", (None, True, False))
-        for name in release.env:
+        for name in sorted(release.env.keys() - CONSTANT):
             self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
         for name in VARIABLES:
             self._field(f"env.{name}", (True, False))  # the first way through finds everything installed
@@ -147,7 +149,9 @@ class Survey:
         )  # fmt: skip
         release._config = config
         vars(release._config_module)["_current_vllm_config"] = config
-        facts.env = {name: self.tracked(f"env.{name}") for name in release.env}
+        facts.env = {
+            name: value if name in CONSTANT else self.tracked(f"env.{name}") for name, value in release.env.items()
+        }
         release.variables = {name: self.tracked(f"env.{name}") for name in VARIABLES}
         facts._capability = Choice(self.capability)
 
@@ -257,7 +261,7 @@ class Survey:
                 for read in (n for n in code.co_names if not n.endswith("_cls")):
                     owner = next((c for c in mro if read in vars(c)), None)
                     if owner is not None and mro.index(owner) < mro.index(homes[0]):
-                        line: str = self.once(lambda owner=owner, read=read: self._line(owner, read))
+                        line: str = self.once(functools.partial(self._line, owner, read))
                         return line or f"{code.co_filename}:{code.co_firstlineno}"
                 return f"{code.co_filename}:{code.co_firstlineno}"
         return f"{file}:{unit.line}"

@@ -23,6 +23,9 @@ class Release:
         self.exact = found.exact
         self.said: tuple[str, ...] = (found.note,) if found.note else ()
 
+    def facts(self) -> Mapping[str, bool]:
+        return self._book.environment
+
     def backends(self) -> Sequence[tuple[str, str]]:
         return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]
 
@@ -83,8 +86,13 @@ class Vllm:
 
     name = "vllm"
 
-    def default_command(self, model: str, gpus: int) -> Sequence[str]:
-        return ("vllm", "serve", model, *(("--tensor-parallel-size", str(gpus)) if gpus > 1 else ()))
+    def default_command(self, model: str, gpus: int, config: dict[str, Any]) -> Sequence[str]:
+        nested = config.get("text_config")
+        heads = (nested if isinstance(nested, dict) else config).get("num_attention_heads")
+        size = gpus
+        while isinstance(heads, int) and heads > 0 and heads % size:
+            size -= 1  # the engine wants a divisor of the attention heads
+        return ("vllm", "serve", model, *(("--tensor-parallel-size", str(size)) if size > 1 else ()))
 
     def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:
         from attnfit.engines.vllm.moves import moves

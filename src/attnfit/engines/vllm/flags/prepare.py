@@ -197,6 +197,8 @@ def _read_yaml(path: str) -> Any:
     import yaml  # only here: it costs more than all the rest
 
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for, for ever
+            raise InputError(f"--config {path} is no regular file; give a YAML file")
         with Path(path).open("rb") as f:
             raw = f.read(MAX_CONFIG_BYTES + 1)
     except ValueError as e:  # a NUL in the name

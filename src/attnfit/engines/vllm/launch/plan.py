@@ -20,7 +20,8 @@ class Layer(NamedTuple):
     """One cache-bearing layer as its constructor is called; sizes are per rank."""
 
     cls: str  # the class that registers the layer (and asks)
-    index: int  # decoder layer number in its name, what --kv-cache-dtype-skip-layers counts
+    # decoder layer number in its name, what --kv-cache-dtype-skip-layers counts
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     head_size: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
@@ -58,13 +59,13 @@ class Ctx:
             raise Unknown(f"{key} in config.json ({self.architecture} needs it)")
         return value
 
-    def int(self, key: str) -> int:
+    def number(self, key: str) -> int:
         value = self.need(key)
         if isinstance(value, bool) or not isinstance(value, int):
             raise Unknown(f"{key} in config.json is not a whole number")
         return int(value)
 
-    def list(self, key: str) -> list[Any]:
+    def listed(self, key: str) -> list[Any]:
         value = self.need(key)
         if not isinstance(value, list | str):
             raise Unknown(f"{key} in config.json is not a list")
@@ -77,17 +78,17 @@ class Ctx:
                 return int(rule)
             if "/" in rule:
                 a, b = rule.split("/")
-                return self.int(a) // self.int(b)
+                return self.number(a) // self.number(b)
             if "+" in rule:
                 a, b = rule.split("+")
-                return self.int(a) + self.int(b)
+                return self.number(a) + self.number(b)
             if self.get(rule):
-                return self.int(rule)
+                return self.number(rule)
         raise Unknown(f"one of {', '.join(rules)} in config.json ({self.architecture} needs it)")
 
     def at(self, key: str, i: int) -> Any:
         """config.key[i]."""
-        values = self.list(key)
+        values = self.listed(key)
         if not 0 <= i < len(values):
             raise Unknown(f"{key}[{i}] in config.json ({self.architecture} needs it)")
         return values[i]

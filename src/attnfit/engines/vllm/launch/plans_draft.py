@@ -60,7 +60,7 @@ _LAYERS: dict[str, DraftLayer] = {
 def mtp(c: Ctx, p: Plan) -> Iterator[Layer]:
     """`of` names the layer, `count` the key that says how many, `from` where their numbers start."""
     start = p.get("from", 0)
-    first = int(start) if isinstance(start, int) else c.int(str(start)) * int(p.get("times", 1))
+    first = int(start) if isinstance(start, int) else c.number(str(start)) * int(p.get("times", 1))
     count = c.get(p["count"], p.get("default")) if isinstance(p["count"], str) else p["count"]
     if not isinstance(count, int):
         raise Unknown(f"{p['count']} in config.json (the draft's layers)")

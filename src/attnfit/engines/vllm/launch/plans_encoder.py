@@ -38,23 +38,23 @@ def cohere_asr(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def embedding_gemma2(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Gemma4's layers without causality; windows one token further (embedding_gemma2.py:147)."""
-    for i in c.all(c.int("num_hidden_layers")):
+    for i in c.all(c.number("num_hidden_layers")):
         layer = gemma4_layer(c, p, i)
         yield layer._replace(attn_type="encoder_only")
 
 
 def modernbert(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Not split over tensor-parallel ranks; a window reaches local_attention / 2 to each side (modernbert.py:95)."""
-    heads = c.int("num_attention_heads")
-    for i in c.all(c.int("num_hidden_layers")):
-        size = c.get("sliding_window") or c.int("local_attention") // 2
+    heads = c.number("num_attention_heads")
+    for i in c.all(c.number("num_hidden_layers")):
+        size = c.get("sliding_window") or c.number("local_attention") // 2
         sliding = c.at("layer_types", i) == "sliding_attention"
         layer = attention(c, p, i)._replace(heads=heads, kv_heads=heads)
         yield layer._replace(window=int(size) + 1 if sliding else None)
 
 
 def moondream3(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("n_layers")):
+    for i in c.layers(c.number("n_layers")):
         yield attention(c, p, i)
 
 

@@ -49,16 +49,17 @@ def layer_list(c: Ctx, p: Plan) -> list[str]:
             legacy = {"mamba": "linear_attention", "attention": "full_attention", "mamba2": "linear_attention"}
             return [legacy.get(str(item), str(item)) for item in value]
     if "period" in p:  # Jamba: attention every attn_layer_period layers
-        every, offset = c.int("attn_layer_period"), c.int("attn_layer_offset")
+        every, offset = c.number("attn_layer_period"), c.number("attn_layer_offset")
         return [
-            "full_attention" if i % every == offset else "linear_attention" for i in c.all(c.int("num_hidden_layers"))
+            "full_attention" if i % every == offset else "linear_attention"
+            for i in c.all(c.number("num_hidden_layers"))
         ]
     raise Unknown(f"{keys[0]} in config.json ({c.architecture} needs it)")
 
 
 def both(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Falcon-H1: attention and Mamba side by side; the Mamba layer's number is shifted (falcon_h1.py:313)."""
-    total = c.int("num_hidden_layers")
+    total = c.number("num_hidden_layers")
     for i in c.layers(total):
         yield attention(c, p, i)
         yield state("MambaMixer2", total + i)
@@ -66,15 +67,15 @@ def both(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def recurrent(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Mamba without attention."""
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield state(p["class"], i)
 
 
 def lfm2(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Full attention or a short convolution (lfm2.py:430); a bidirectional model has no convolution cache."""
     bidirectional = bool(p.get("bidirectional"))
-    types = c.list("layer_types")
-    for i in c.layers(c.int("num_hidden_layers")):
+    types = c.listed("layer_types")
+    for i in c.layers(c.number("num_hidden_layers")):
         if i >= len(types):
             raise Unknown(f"layer_types[{i}] in config.json")
         if types[i] == "full_attention":
@@ -88,13 +89,17 @@ def lfm2(c: Ctx, p: Plan) -> Iterator[Layer]:
 def zamba2(c: Ctx, p: Plan) -> Iterator[Layer]:
     """The shared attention blocks first, then the Mamba layers (zamba2.py:724); no pipeline parallelism."""
     kinds = layer_list(c, {"lists": ["layers_block_type", "layer_types"]})
-    hybrids, blocks = sum(kind == "hybrid" for kind in kinds), c.int("num_mem_blocks")
-    heads = c.shard(c.int("num_attention_heads"))
+    hybrids, blocks = sum(kind == "hybrid" for kind in kinds), c.number("num_mem_blocks")
+    heads = c.shard(c.number("num_attention_heads"))
     for block in c.all(blocks):
         first = block * (hybrids + blocks - 1) // blocks
         for number in range(len(range(block, hybrids, blocks))):
             yield Layer(
-                "Attention", first + number, head_size=c.int("attention_head_dim"), heads=heads, kv_heads=heads,
+                "Attention",
+                first + number,
+                head_size=c.number("attention_head_dim"),
+                heads=heads,
+                kv_heads=heads,
                 quantised=False,
             )
     for i in range(len(kinds)):
@@ -108,9 +113,9 @@ def qwen4_sparse(c: Ctx, i: int) -> Iterator[Layer]:
     yield Layer(
         "Qwen4ExpQSAAttention",
         i,
-        head_size=c.int("head_dim"),
-        heads=c.shard(c.int("num_attention_heads")),
-        kv_heads=c.shard_kv(c.int("num_key_value_heads")),
+        head_size=c.number("head_dim"),
+        heads=c.shard(c.number("num_attention_heads")),
+        kv_heads=c.shard_kv(c.number("num_key_value_heads")),
         backend="QWEN4_EXP_QSA_TRITON",
         kv="run",
     )
@@ -119,7 +124,7 @@ def qwen4_sparse(c: Ctx, i: int) -> Iterator[Layer]:
 def qwen4(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Gated delta net, full attention, or sparse attention; some layers hold an n-gram cache (nvidia/model.py:219)."""
     ple = set(c.get("ple_layer_ids") or ())
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         kind = c.at("layer_types", i)
         if i + 1 in ple:
             yield Layer("Qwen4ExpPLELayer", i, backend="PLE_SHORT_CONV_ATTN", mamba="SHORT_CONV")

@@ -11,12 +11,12 @@ from attnfit.engines.vllm.launch.state import Unknown
 
 def mla_layer(c: Ctx, i: int, *, cls: str = "MLAAttention", sparse: bool = False, heads: int | None = None) -> Layer:
     """MLAAttention: head size is the latent plus the rope part (mla_attention.py:478)."""
-    rank, rope = c.int("kv_lora_rank"), c.int("qk_rope_head_dim")
+    rank, rope = c.number("kv_lora_rank"), c.number("qk_rope_head_dim")
     return Layer(
         cls,
         i,
         head_size=rank + rope,
-        heads=c.shard(heads or c.int("num_attention_heads")),
+        heads=c.shard(heads or c.number("num_attention_heads")),
         kv_heads=1,
         mla=True,
         sparse=sparse,
@@ -29,7 +29,7 @@ def indexer(i: int, cls: str = "DeepseekV32IndexerCache", backend: str = "DEEPSE
 
 def has_indexer(c: Ctx, i: int) -> bool:
     """Layers whose top-k another layer shares build no indexer (deepseek_v2.py:1117, deepseek_v32/attention.py:163)."""
-    if i >= c.int("num_hidden_layers"):  # MTP layers always do
+    if i >= c.number("num_hidden_layers"):  # MTP layers always do
         return True
     pattern = c.get("index_topk_pattern")
     if pattern is not None:
@@ -49,12 +49,12 @@ def _latent(c: Ctx, i: int, sparse_key: str = "index_topk") -> Iterator[Layer]:
 
 def unlatent(c: Ctx, i: int, *, causal: bool = True) -> Layer:
     """MLA switched off: plain attention over the whole query/key head (deepseek_v2.py:580)."""
-    heads = c.shard(c.int("num_attention_heads"))
+    heads = c.shard(c.number("num_attention_heads"))
     encoder = causal and not c.causal()
     return Layer(
         "EncoderOnlyAttention" if encoder else "Attention",
         i,
-        head_size=c.int("qk_nope_head_dim") + c.int("qk_rope_head_dim"),
+        head_size=c.number("qk_nope_head_dim") + c.number("qk_rope_head_dim"),
         heads=heads,
         kv_heads=heads,
         attn_type="encoder_only" if encoder else "decoder",
@@ -78,13 +78,13 @@ def deepseek_layer(c: Ctx, i: int) -> Iterator[Layer]:
 
 
 def deepseek(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield from deepseek_layer(c, i)
 
 
 def latent_only(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Every layer MLAAttention through the wrapper, dense, whatever use_mla says (sarvam.py:223)."""
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield mla_layer(c, i)
 
 
@@ -100,7 +100,7 @@ def longcat(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def glm_lite(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Glm4MoeLite: DeepSeek's latent layer, or plain attention with MLA off (glm4_moe_lite.py:141)."""
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         if c.cfg.use_mla:
             yield from _latent(c, i)
         else:
@@ -115,14 +115,14 @@ def deepseek_v32_layer(c: Ctx, i: int) -> Iterator[Layer]:
 
 def deepseek_v32(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Sparse in every layer, whatever the config says (models/deepseek_v32/attention.py:121)."""
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield from deepseek_v32_layer(c, i)
 
 
 def deepseek_v4_layer(c: Ctx, i: int) -> Iterator[Layer]:
     """Never asks the selector: caches bound by the class (models/deepseek_v4/attention.py:132, nvidia/model.py:536)."""
     ratio = 1
-    if i < c.int("num_hidden_layers"):
+    if i < c.number("num_hidden_layers"):
         if c.get("compress_ratios"):  # as the checkpoint says it; releases before transformers' own class read this
             ratio = max(1, int(c.at("compress_ratios", i)))
         else:
@@ -151,7 +151,7 @@ def deepseek_v4_layer(c: Ctx, i: int) -> Iterator[Layer]:
 
 
 def deepseek_v4(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield from deepseek_v4_layer(c, i)
 
 
@@ -169,7 +169,7 @@ def glm5_next_layer(c: Ctx, i: int, *, mtp: bool = False) -> Iterator[Layer]:
 
 
 def glm5_next(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield from glm5_next_layer(c, i)
 
 
@@ -177,7 +177,7 @@ def kimi_linear(c: Ctx, p: Plan) -> Iterator[Layer]:
     """KDA layers by number (from 1), latent attention of its own class in between (kimi_k3/nvidia/model.py:707)."""
     kda = c.get("linear_attn_config")
     numbers = set((kda or {}).get("kda_layers") or ())
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         if i + 1 in numbers:
             if kda.get("use_full_rank_gate", False):
                 yield Layer("KimiK3DeltaAttention", i, backend="KIMI_K3_KDA", mamba="GDN_ATTN")
@@ -202,7 +202,7 @@ def openpangu_layer(c: Ctx, i: int) -> Iterator[Layer]:
     if window is not None and not isinstance(window, int):
         raise Unknown("interleaved_sliding_window in config.json")
     if (c.get("param_sink_number") or 0) > 0:
-        heads, kv = c.int("num_attention_heads"), c.size(["num_key_value_heads", "num_attention_heads"])
+        heads, kv = c.number("num_attention_heads"), c.size(["num_key_value_heads", "num_attention_heads"])
         yield Layer(
             "StaticSinkAttention",
             i,
@@ -219,7 +219,7 @@ def openpangu_layer(c: Ctx, i: int) -> Iterator[Layer]:
 
 
 def openpangu(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield from openpangu_layer(c, i)
 
 
@@ -230,7 +230,7 @@ def bailing_latent(c: Ctx, i: int) -> Layer:
         "MLAAttention",
         i,
         head_size=int(c.get("kv_lora_rank", 512)) + rope,
-        heads=c.shard(c.int("num_attention_heads")),
+        heads=c.shard(c.number("num_attention_heads")),
         kv_heads=1,
         mla=True,
     )
@@ -239,7 +239,7 @@ def bailing_latent(c: Ctx, i: int) -> Layer:
 def bailing_linear(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Linear attention except the last layer of each group (bailing_moe_linear.py:466)."""
     group = int(c.get("layer_group_size", 1))
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         if group <= 0 or (i + 1) % group == 0:
             yield bailing_latent(c, i)
         else:
@@ -248,7 +248,7 @@ def bailing_linear(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def bailing_v3(c: Ctx, p: Plan) -> Iterator[Layer]:
     """KDA except the last layer of each group (bailing_moe_v3.py:131)."""
-    group, total = c.int("layer_group_size"), c.int("num_hidden_layers")
+    group, total = c.number("layer_group_size"), c.number("num_hidden_layers")
     for i in c.layers(total):
         if (i + 1) % group == 0 or i >= total // group * group:
             yield bailing_latent(c, i)
@@ -260,11 +260,11 @@ def dots3_layer(c: Ctx, i: int) -> Iterator[Layer]:
     """Sliding layers bind a Triton MLA of their own; full layers ask, then are replaced by a padded layer that binds
     its own backend (dots3_note/nvidia/model.py:243, 467)."""
     if c.at("layer_types", i) == "sliding_attention":
-        head = c.int("swa_kv_lora_rank") + c.int("swa_qk_rope_head_dim")
-        heads = c.shard(c.int("swa_num_attention_heads"))
+        head = c.number("swa_kv_lora_rank") + c.number("swa_qk_rope_head_dim")
+        heads = c.shard(c.number("swa_num_attention_heads"))
         yield Layer(
             "MLAAttention", i, head_size=head, heads=heads, kv_heads=1, backend="TRITON_MLA", kv="unpacked",
-            window=c.int("sliding_window_size"),
+            window=c.number("sliding_window_size"),
         )  # fmt: skip
         return
     full = mla_layer(c, i, sparse="index_topk" in c.text)
@@ -276,7 +276,7 @@ def dots3_layer(c: Ctx, i: int) -> Iterator[Layer]:
 
 
 def dots3(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield from dots3_layer(c, i)
 
 
@@ -287,7 +287,7 @@ def hy_v4(c: Ctx, p: Plan) -> Generator[Layer, Selection | None, None]:
     """HYV4 probes the selector for sparse layers, and again for a learnable sink; a backend that takes sinks is then
     bound, else the layer asks for itself (hy_v4/nvidia/attention.py:348, 545)."""
     types = c.get("layer_types")
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         sparse = "index_topk" in c.text and types is not None and i < len(types) and types[i] in _HY_SPARSE
         layer = mla_layer(c, i, sparse=sparse)
         probe = layer._replace(asks_as="HYV4MLAAttention", probe=True)

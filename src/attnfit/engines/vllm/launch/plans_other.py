@@ -11,7 +11,7 @@ from attnfit.engines.vllm.launch.state import Unknown
 
 def llama4(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Chunked local attention except where no_rope_layers is 0 (llama4.py:251)."""
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         nope = c.at("no_rope_layers", i) == 0
         chunked = bool(not nope and c.get("attention_chunk_size"))
         yield attention(c, {**p, "class": "ChunkedLocalAttention" if chunked else "Attention"}, i)
@@ -40,7 +40,7 @@ def gemma4_layer(c: Ctx, p: Plan, i: int, index: int | None = None) -> Layer:
 
 
 def gemma4(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield gemma4_layer(c, p, i)
 
 
@@ -58,7 +58,7 @@ def exaone_moe_window(c: Ctx, i: int, mtp: bool = False) -> int | None:
 
 
 def exaone_moe(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield attention(c, p, i)._replace(window=exaone_moe_window(c, i))
 
 
@@ -67,20 +67,20 @@ def laguna_layer(c: Ctx, p: Plan, i: int, index: int | None = None) -> Layer:
     types = c.get("layer_types")
     sliding = types is not None and c.at("layer_types", i) == "sliding_attention"
     heads = c.get("num_attention_heads_per_layer")
-    total = int(heads[i]) if isinstance(heads, list) and i < len(heads) else c.int("num_attention_heads")
+    total = int(heads[i]) if isinstance(heads, list) and i < len(heads) else c.number("num_attention_heads")
     layer = attention(c, p, i, index)._replace(heads=c.shard(total))
     return layer._replace(sink=bool(sliding and c.get("swa_attention_sink_enabled", False)))
 
 
 def laguna(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield laguna_layer(c, p, i)
 
 
 def nemotron_nas(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Blocks may have no attention; KV heads are given per block (nemotron_nas.py:134)."""
-    blocks = c.list("block_configs")
-    for i in c.layers(c.int("num_hidden_layers")):
+    blocks = c.listed("block_configs")
+    for i in c.layers(c.number("num_hidden_layers")):
         block = blocks[i].get("attention") if i < len(blocks) and isinstance(blocks[i], dict) else None
         if not isinstance(block, dict):
             raise Unknown(f"block_configs[{i}].attention in config.json")
@@ -89,12 +89,12 @@ def nemotron_nas(c: Ctx, p: Plan) -> Iterator[Layer]:
         group = block.get("n_heads_in_group")
         if not isinstance(group, int) or group < 1:
             raise Unknown(f"block_configs[{i}].attention.n_heads_in_group in config.json")
-        yield attention(c, p, i)._replace(kv_heads=c.shard_kv(c.int("num_attention_heads") // group))
+        yield attention(c, p, i)._replace(kv_heads=c.shard_kv(c.number("num_attention_heads") // group))
 
 
 def step3p5_type(c: Ctx, i: int) -> str:
     """Layer types go on into the MTP layers (step3p5.py:65)."""
-    types = [*c.list("layer_types"), *(c.get("mtp_layer_types") or [])]
+    types = [*c.listed("layer_types"), *(c.get("mtp_layer_types") or [])]
     if i >= len(types):
         raise Unknown(f"layer_types[{i}] in config.json")
     return str(types[i])
@@ -108,36 +108,36 @@ def step3p5_layer(c: Ctx, p: Plan, i: int) -> Layer:
         other = c.get("attention_other_setting") or {}
         if not heads and other.get("attention_type") == kind:
             heads = other["num_attention_heads"]
-    heads = heads or per_layer(c, i, "num_attention_heads") or c.int("num_attention_heads")
+    heads = heads or per_layer(c, i, "num_attention_heads") or c.number("num_attention_heads")
     layer = Layer(
         "Attention",
         i,
         head_size=c.size(["head_dim", "hidden_size/num_attention_heads"]),
         heads=c.shard(int(heads)),
-        kv_heads=c.shard_kv(c.int("num_attention_groups")),
+        kv_heads=c.shard_kv(c.number("num_attention_groups")),
     )
     sliding = c.get("sliding_window") if kind == "sliding_attention" else None
     return layer._replace(window=None if sliding is None else int(sliding))
 
 
 def step3p5(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield step3p5_layer(c, p, i)
 
 
 def plamo3(c: Ctx, p: Plan) -> Iterator[Layer]:
     """A window per layer, given as a list (plamo3.py:206)."""
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         value = c.at("interleaved_sliding_window", i)
         yield attention(c, p, i)._replace(window=None if value is None else int(value))
 
 
 def domyn_edge(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Head sizes and windows per layer (domyn_edge.py:165)."""
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         left = c.at("window_sizes", i)
         size = left[0] if isinstance(left, list) and left else None
-        head = per_layer(c, i, "head_dim") or c.int("head_dim")
+        head = per_layer(c, i, "head_dim") or c.number("head_dim")
         if not isinstance(size, int):
             raise Unknown(f"window_sizes[{i}] in config.json")
         yield attention(c, {**p, "head": [str(head)]}, i)._replace(window=size + 1 if size > 0 else None)
@@ -145,8 +145,8 @@ def domyn_edge(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def dory(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Recurrent layers keep a cache per loop (dory.py:97); no pipeline split."""
-    first, loops = c.int("n_input_layers"), c.int("n_recurrent_loops")
-    last, total = first + c.int("n_recurrent_layers"), c.int("num_hidden_layers")
+    first, loops = c.number("n_input_layers"), c.number("n_recurrent_loops")
+    last, total = first + c.number("n_recurrent_layers"), c.number("num_hidden_layers")
     own = c.get("recurrent_kv_cache_mode") == "per_loop"
     for i in c.all(total):
         if c.at("layer_types", i) == "mlp":
@@ -157,7 +157,7 @@ def dory(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def loopcoder(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Each layer is built once per loop, numbered past the last layer; later loops slide (iquest_loopcoder.py:131)."""
-    total, size = c.int("num_hidden_layers"), int(c.get("loop_window_size", 64))
+    total, size = c.number("num_hidden_layers"), int(c.get("loop_window_size", 64))
     for i in c.layers(total):
         for loop in c.all(int(c.get("loop_num", 2))):
             layer = attention(c, {**p, "window": None}, i, i + loop * total)
@@ -166,9 +166,9 @@ def loopcoder(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 def hrm_text(c: Ctx, p: Plan) -> Iterator[Layer]:
     """Two stacks of non-causal layers, one cache per step a layer is used in (hrm_text.py:180)."""
-    high, low = c.int("H_cycles"), c.int("L_cycles")
+    high, low = c.number("H_cycles"), c.number("L_cycles")
     for steps in (high * low, high):
-        for i in c.all(c.int("num_layers_per_stack")):
+        for i in c.all(c.number("num_layers_per_stack")):
             for _ in c.all(steps):
                 yield attention(c, p, i)
 
@@ -202,7 +202,7 @@ def falcon(c: Ctx, p: Plan) -> Iterator[Layer]:
 
 
 def muse_spark(c: Ctx, p: Plan) -> Iterator[Layer]:
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         yield attention(c, p, i)._replace(window=window(c, {"types": "sliding_attention", "needed": True}, i))
 
 
@@ -214,7 +214,7 @@ def transformers(c: Ctx, p: Plan) -> Iterator[Layer]:
     if not c.causal():
         raise Unknown("whether the Transformers backend takes this model for an encoder")
     layer_types = c.get("layer_types")
-    for i in c.layers(c.int("num_hidden_layers")):
+    for i in c.layers(c.number("num_hidden_layers")):
         head = per_layer(c, i, "head_dim") or cfg.head_size
         kv, heads = per_layer(c, i, "num_key_value_heads"), per_layer(c, i, "num_attention_heads")
         sliding = isinstance(layer_types, list) and i < len(layer_types) and layer_types[i] == "sliding_attention"
