@@ -125,11 +125,80 @@ def test_a_fault_of_ours_is_one_sentence_too(attnfit: Run, monkeypatch: pytest.M
     assert "Traceback" not in err
 
 
-def test_secrets_in_the_command_are_not_printed(attnfit: Run) -> None:
-    words = [*SM120, "--", "HF_TOKEN=hf_verysecret", *LAUNCH[1:], "--dtype", "float16", "--api-key", "sk-verysecret"]
+SECRET = "sEcReTvAlUe123456789"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["HF_TOKEN=@", "vllm", "serve", "examples/glm-5", "--dtype", "float16", "--api-key", "@"],
+        ["vllm", "serve", "examples/glm-5", "--api-kye", "@"],
+        ["vllm", "serve", "examples/glm-5", "--authorization", "Bearer @"],
+        ["vllm", "serve", "examples/glm-5", "--hf-tok", "@"],
+        ["vllm", "serve", "examples/glm-5", "--ssl-keyfile-password=@"],
+        ["vllm", "serve", "examples/glm-5", "@"],
+        ["vllm", "serve", "examples/glm-5", "--dtype", "float16", "--hf-overrides", '{"api_key": "@"}'],
+        ["vllm", "serve", "examples/glm-5", "--speculative-config", '{"token": "@"'],
+        ["vllm", "serve", "https://user:@@huggingface.co/a/b"],
+        [
+            "docker",
+            "run",
+            "-e",
+            '"HF_TOKEN=@"',
+            "vllm/vllm-openai:v0.33.0",
+            "--model",
+            "examples/glm-5",
+            "--dtype",
+            "half",
+        ],
+        ["srun", "--export=ALL,HF_TOKEN=@", "vllm", "serve", "examples/glm-5", "--dtype", "float16"],
+        ["bash", "-c", 'curl -H "Authorization: Bearer @" x; vllm serve examples/glm-5 --dtype float16'],
+    ],
+)
+def test_secrets_in_the_command_are_not_printed(attnfit: Run, command: list[str]) -> None:
+    words = [word.replace("@", SECRET, 1) for word in command]
     for form in ([], ["--json"], ["--fix"]):
-        _, out, err = attnfit(*words[:7], *form, *words[7:])
-        assert "verysecret" not in out + err
+        _, out, err = attnfit(*SM120, *form, "--", *words)
+        assert SECRET not in out + err, form
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--gpu-memory-utilization", "5"], "more than 0 and at most 1"),
+        (["--max-num-seqs", "0"], "at least 1"),
+        (["--tensor-parallel-size", "8", "--data-parallel-size", "8"], "64 GPUs are needed"),
+    ],
+)
+def test_what_nobody_means_does_not_pass(attnfit: Run, flags: list[str], says: str) -> None:
+    code, out, _ = attnfit(*SM120, *LAUNCH[:4], *flags)
+    assert code == 3
+    assert says in " ".join(out.split())
+
+
+def test_a_launch_without_flags_can_be_refused_too(attnfit: Run) -> None:
+    code, out, err = attnfit("check", "examples/glm-5", "--gpu", "a100-80g", "--engine", "vllm==0.33.0")
+    assert (code, err) == (1, "")
+    assert "no change of these flags helps" in " ".join(out.split())
+
+
+def test_visible_gpus_are_the_gpus_there_are(attnfit: Run) -> None:
+    code, _, _ = attnfit(*SM120, "--quiet", "--", "CUDA_VISIBLE_DEVICES=0", *LAUNCH[1:])
+    assert code == 1
+
+
+def test_an_unknown_environment_fact_is_an_error_that_lists_the_known(attnfit: Run) -> None:
+    code, _, err = attnfit(*SM120, "--env", "flashinfre=no", *LAUNCH)
+    assert code == 2
+    assert "did you mean 'flashinfer'?" in err
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(attnfit: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "flags.yaml"
+    os.mkfifo(pipe)
+    code, _, err = attnfit(*SM120, *LAUNCH, "--config", str(pipe))
+    assert code == 2
+    assert "no regular file" in err
 
 
 def test_defaults_come_from_flag_then_variable_then_file(

@@ -16,6 +16,7 @@ from attnfit.api import check_facts
 from attnfit.core import Capability, Gpu, Model
 from attnfit.decide import Request, decide
 from attnfit.errors import AttnfitError, InputError, UsageError
+from attnfit.inputs.secrets import clean
 from attnfit.report.json import layer_dict
 
 MOST_BYTES = 16 << 20  # of one line; a longer one is answered with a usage error, not read into a question
@@ -65,9 +66,21 @@ def answers(
         except Exception as error:  # a fault of ours must not cost the other lines their answers
             problem = f"internal error, {type(error).__name__}: {error}; report this line"
             reply = {"ok": None, "problem": problem, "line": number, "exit_code": 2}
+        for key in ("detail", "problem", "error"):
+            if reply.get(key):
+                reply[key] = clean(reply[key], _words(item))
         if "id" in item:
             reply = {"id": item["id"], **reply}
         yield reply
+
+
+def _words(item: dict[str, Any]) -> list[str]:
+    """What of a line may hold keys and tokens."""
+    found: list[str] = [str(item[key]) for key in ("model", "env") if key in item]
+    for key in ("command", "flags"):
+        value = item.get(key)
+        found += [str(word) for word in value] if isinstance(value, list) else [str(value)] if value else []
+    return found
 
 
 def _decode(line: bytes) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
     if options["as_json"]:
         from attnfit.report.json import render as render_json
 
-        click.echo(render_json(report), nl=False)
+        _say(render_json(report).decode())
     elif options["fix"]:
         command = next(
             (step.argv for step in report.steps if step.argv), launch if report.verdict == "passes" else None
@@ -92,14 +92,14 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
         if command:
             from attnfit.inputs.secrets import line
 
-            click.echo(line(command))
+            _say(line(command) + "\n")
         else:
             click.echo("no command found that would pass; run without --fix for the reasons", err=True)
     else:
         from attnfit.report.text import render, verdict_line
 
         text = verdict_line(report) + "\n" if options["quiet"] else render(report, every=options["every"])
-        click.echo(text, nl=False, color=ctx.find_root().color)
+        _say(text, ctx.find_root().color)
     ctx.exit(report.exit_code)
 
 
@@ -157,7 +157,7 @@ def diff(ctx: click.Context, /, engine: str, old: str, new: str, model: str | No
         )
         for version in (old, new)
     ]
-    click.echo(difference.render(both[0], both[1], as_json=options["as_json"]), nl=False, color=ctx.find_root().color)
+    _say(difference.render(both[0], both[1], as_json=options["as_json"]), ctx.find_root().color)
     ctx.exit(both[1].exit_code)
 
 
@@ -231,8 +231,17 @@ def main() -> None:
         )
 
 
+def _say(text: str, color: bool | None = None) -> None:
+    """The answer, with no key or token of the command line in it."""
+    from attnfit.inputs.secrets import clean
+
+    click.echo(clean(text, sys.argv[1:]), nl=False, color=color)
+
+
 def _fail(message: str, code: int) -> None:
-    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+    from attnfit.inputs.secrets import clean
+
+    click.echo(click.style("error: ", fg="red", bold=True) + clean(message, sys.argv[1:]), err=True)
     sys.exit(code)
 
 

@@ -85,3 +85,39 @@ def _quoted(word: str) -> str:
         name, _, value = word.partition("=")
         return f"{name}={shlex.quote(value) if value else ''}"
     return shlex.quote(word)
+
+
+# What a name that holds a secret may look like when it is misspelt or cut short, and not "--tokenizer".
+_SECRETISH = (
+    r"[\w.-]*(?:tok|toke|token|tokne|tokens?[_-]value|keys?|kye|apikey|secrets?|passw(?:or)?d|pasword|auth|authorization"
+    r"|credentials?)"
+)
+_VALUES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?<![\w-])--?{_SECRETISH}(?:=|\s+)[\"']?([^\s\"';|&]+)",  # --flag value
+        rf"\b{_SECRETISH}=[\"']?([^\s,\"';|&]+)",  # NAME=value, ?token=value
+        rf"[\"']{_SECRETISH}[\"']\s*:\s*[\"']([^\"']+)",  # "name": "value"
+        r"\bBearer\s+([^\s\"';|&]+)",
+        r"://(?:[^/\s:@]+:)?([^/\s:@]+)@",  # user:password@ and token@ of a URL
+    )
+)
+_LEAST = 6  # characters: shorter values are words like "none", and would be found everywhere
+HIDDEN = "$HIDDEN"
+
+
+def values(words: Sequence[str]) -> frozenset[str]:
+    """Everything in a command that looks like the value of a key, token or password, however it got there."""
+    text = "\n".join([" ".join(words), *words])
+    found = {match for pattern in _VALUES for match in pattern.findall(text)}
+    found |= set(_LOOKS_SECRET.findall(text))
+    return frozenset(
+        v for v in found if len(v) >= _LEAST and not v.startswith(("$", "-", "/", ".")) and not v.isdigit()
+    )
+
+
+def clean(text: str, words: Sequence[str]) -> str:
+    """`text` with none of those values in it: the last gate before anything is printed."""
+    for value in sorted(values(words), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text

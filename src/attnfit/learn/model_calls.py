@@ -235,9 +235,7 @@ def _shape(call: ast.Call) -> str:
     """The call with only the arguments that can change the question."""
     name = ast.unparse(call.func)
     plain = [ast.unparse(a) for i, a in enumerate(call.args) if not (name in LAYERS | HOLDERS and i == 2)]
-    named = sorted(
-        f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords if k.arg and k.arg not in _IGNORED
-    )
+    named = sorted(f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords if k.arg and k.arg not in _IGNORED)
     return f"{name}({', '.join([a for a in plain if a not in _IGNORED] + named)})"
 
 

@@ -33,16 +33,29 @@ class Witness:
     """
 
     def __init__(
-        self, root: str | Path, version: str, env: Mapping[str, bool], *, modules: Sequence[str] = (),
-        wall_seconds: float = WALL_SECONDS, cpu_seconds: int = CPU_SECONDS, memory_mb: int = MEMORY_MB,
+        self,
+        root: str | Path,
+        version: str,
+        env: Mapping[str, bool],
+        *,
+        modules: Sequence[str] = (),
+        wall_seconds: float = WALL_SECONDS,
+        cpu_seconds: int = CPU_SECONDS,
+        memory_mb: int = MEMORY_MB,
         python: str = sys.executable,
     ) -> None:
         self.version, self.wall_seconds = version, wall_seconds
         self._errors = b""
         self._buffer = b""
         self._child = subprocess.Popen(
-            [python, "-I", "-S", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={}, cwd="/", close_fds=True, start_new_session=True,
+            [python, "-I", "-S", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={},
+            cwd="/",
+            close_fds=True,
+            start_new_session=True,
         )
         self._selector = selectors.DefaultSelector()
         for stream in (self._child.stdout, self._child.stderr):
@@ -50,8 +63,12 @@ class Witness:
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ)
         hello = {
-            "root": str(Path(root).resolve()), "version": version, "env": dict(env), "modules": list(modules),
-            "cpu_seconds": cpu_seconds, "memory_mb": memory_mb,
+            "root": str(Path(root).resolve()),
+            "version": version,
+            "env": dict(env),
+            "modules": list(modules),
+            "cpu_seconds": cpu_seconds,
+            "memory_mb": memory_mb,
         }
         try:
             self._send(hello)
@@ -69,8 +86,11 @@ class Witness:
         self.close()
 
     def ask(
-        self, question: Mapping[str, Any], env: Mapping[str, bool] | None = None,
-        variables: Mapping[str, Any] | None = None, every: bool = True,
+        self,
+        question: Mapping[str, Any],
+        env: Mapping[str, bool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        every: bool = True,
     ) -> dict[str, Any]:
         """One question (fields of core.Question). The keys of the answer are those of `release.WitnessAnswer`."""
         answer: dict[str, Any] = self.call(
@@ -79,7 +99,10 @@ class Witness:
         return answer
 
     def ask_many(
-        self, questions: Iterable[Mapping[str, Any]], env: Mapping[str, bool] | None = None, every: bool = True,
+        self,
+        questions: Iterable[Mapping[str, Any]],
+        env: Mapping[str, bool] | None = None,
+        every: bool = True,
     ) -> Iterator[dict[str, Any]]:
         """Answers in order; the wall limit counts anew for each."""
         yield from self.stream("ask_many", questions=[dict(q) for q in questions], env=_plain(env), every=every)

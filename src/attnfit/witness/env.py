@@ -18,9 +18,17 @@ FACT_OF = {  # importable module -> fact
 COMPILED = re.compile(r"^(vllm/(?:[\w]+/)*_?\w+?)(?:\.abi3|\.cpython[\w-]*)?\.so$")
 
 OPTIONAL = {  # fact -> distribution that brings it
-    "flashinfer": "flashinfer-python", "flashinfer_cubin": "flashinfer-cubin", "tokenspeed_mla": "tokenspeed-mla",
-    "deep_gemm": "deep-gemm", "cutlass": "nvidia-cutlass-dsl", "quack": "quack-kernels", "b12x": "b12x",
-    "tvm_ffi": "apache-tvm-ffi", "aiter": "aiter", "hpc": "hpc-ops", "fastsafetensors": "fastsafetensors",
+    "flashinfer": "flashinfer-python",
+    "flashinfer_cubin": "flashinfer-cubin",
+    "tokenspeed_mla": "tokenspeed-mla",
+    "deep_gemm": "deep-gemm",
+    "cutlass": "nvidia-cutlass-dsl",
+    "quack": "quack-kernels",
+    "b12x": "b12x",
+    "tvm_ffi": "apache-tvm-ffi",
+    "aiter": "aiter",
+    "hpc": "hpc-ops",
+    "fastsafetensors": "fastsafetensors",
     "flash_attn": "flash-attn",
 }
 MEANING = {  # for help texts; facts that are the presence of a package are in OPTIONAL

@@ -91,13 +91,34 @@ Dtype.__module__ = "torch"
 DTYPES = {
     name: Dtype(name, size, "float" in name)
     for name, size in {
-        "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
-        "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1, "int8": 1, "uint8": 1,
-        "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
+        "float16": 2,
+        "bfloat16": 2,
+        "float32": 4,
+        "float64": 8,
+        "float8_e4m3fn": 1,
+        "float8_e5m2": 1,
+        "float8_e4m3fnuz": 1,
+        "float8_e5m2fnuz": 1,
+        "float8_e8m0fnu": 1,
+        "float4_e2m1fn_x2": 1,
+        "int8": 1,
+        "uint8": 1,
+        "int16": 2,
+        "int32": 4,
+        "int64": 8,
+        "uint16": 2,
+        "uint32": 4,
+        "uint64": 8,
+        "bool": 1,
     }.items()
 }
 ALIASES = {
-    "half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64", "short": "int16"
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
 }
 
 
@@ -147,8 +168,16 @@ def os_module(facts: Facts) -> types.ModuleType:
         setattr(path, name, facts.file_exists)
     path.islink = lambda name: False  # type: ignore[attr-defined]
     module = StubModule(
-        "os", path=path, environ=Environ(facts), getenv=lambda name, default=None: Environ(facts).get(name, default),
-        sep="/", pathsep=":", linesep="\n", PathLike=os.PathLike, fspath=os.fspath, name="posix",
+        "os",
+        path=path,
+        environ=Environ(facts),
+        getenv=lambda name, default=None: Environ(facts).get(name, default),
+        sep="/",
+        pathsep=":",
+        linesep="\n",
+        PathLike=os.PathLike,
+        fspath=os.fspath,
+        name="posix",
     )
     return module
 
@@ -246,9 +275,12 @@ def flashinfer_modules(facts: Facts) -> list[types.ModuleType]:
         if name != "BatchMLAPagedAttentionWrapper":
             raise AttributeError(name)
         if facts.fact("flashinfer_sm90_nope_mla"):
+
             def run(self: Any, *, ckv_scale_arr: Any = None) -> None: ...
         else:
+
             def run(self: Any) -> None: ...  # type: ignore[misc]
+
         return type(name, (), {"run": run})
 
     mla = types.ModuleType("flashinfer.mla")
@@ -267,14 +299,28 @@ def outside(
     """Module name -> replacement, for everything that is not engine source."""
     shutil = StubModule("shutil", which=facts.which)
     system = StubModule(
-        "sys", version_info=sys.version_info, platform="linux", byteorder=sys.byteorder, maxsize=sys.maxsize,
-        version=sys.version, modules={},
+        "sys",
+        version_info=sys.version_info,
+        platform="linux",
+        byteorder=sys.byteorder,
+        maxsize=sys.maxsize,
+        version=sys.version,
+        modules={},
     )
     machine = StubModule("platform", machine=lambda: facts.machine, system=lambda: "Linux")
     torch = torch_module(facts)
     modules = [
-        torch, torch.cuda, functools_module(), os_module(facts), importlib_module(facts, import_module), shutil, system,
-        machine, dataclasses_module(home), typing_extensions_module(), requests_module(facts),
+        torch,
+        torch.cuda,
+        functools_module(),
+        os_module(facts),
+        importlib_module(facts, import_module),
+        shutil,
+        system,
+        machine,
+        dataclasses_module(home),
+        typing_extensions_module(),
+        requests_module(facts),
     ]
     modules += flashinfer_modules(facts)
     modules.append(types.ModuleType("attnfit_facts"))

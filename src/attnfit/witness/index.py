@@ -246,8 +246,11 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     home = Path(environ.get("HOME", "~")).expanduser()
     shared = [Path(p) / "pip/pip.conf" for p in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if p]
     files = [
-        *shared, Path("/etc/pip.conf"), home / ".pip/pip.conf",
-        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf", Path(sys.prefix) / "pip.conf",
+        *shared,
+        Path("/etc/pip.conf"),
+        home / ".pip/pip.conf",
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
+        Path(sys.prefix) / "pip.conf",
     ]
     if environ.get("PIP_CONFIG_FILE"):
         files.append(Path(environ["PIP_CONFIG_FILE"]))

@@ -15,11 +15,42 @@ from . import stubs
 NO_NEW_PRIVS = 38  # prctl(2)
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 # Audit events (sys.audit) of what engine predicates never need.
-FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "pty.",
-             "ctypes.", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod",
-             "os.chown", "os.kill", "os.putenv", "shutil.", "urllib.", "http.", "ftplib.", "smtplib.", "tempfile.",
-             "mmap.", "signal.", "winreg.", "webbrowser.", "os.truncate", "os.setxattr", "os.utime", "code.__new__",
-             "os.startfile")
+FORBIDDEN = (
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.spawn",
+    "pty.",
+    "ctypes.",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.mkdir",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+    "os.chown",
+    "os.kill",
+    "os.putenv",
+    "shutil.",
+    "urllib.",
+    "http.",
+    "ftplib.",
+    "smtplib.",
+    "tempfile.",
+    "mmap.",
+    "signal.",
+    "winreg.",
+    "webbrowser.",
+    "os.truncate",
+    "os.setxattr",
+    "os.utime",
+    "code.__new__",
+    "os.startfile",
+)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -69,8 +100,12 @@ def _limits(cpu_seconds: int, memory_mb: int) -> list[str]:
     except ImportError:
         return []
     wanted = {
-        "RLIMIT_CPU": cpu_seconds, "RLIMIT_AS": memory_mb << 20, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 64,
-        "RLIMIT_CORE": 0, "RLIMIT_NPROC": 1,
+        "RLIMIT_CPU": cpu_seconds,
+        "RLIMIT_AS": memory_mb << 20,
+        "RLIMIT_FSIZE": 0,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NPROC": 1,
     }
     done = []
     for name, value in wanted.items():

@@ -56,8 +56,11 @@ def backends(state: State) -> list[str]:
 
 @job("ask")
 def ask(
-    state: State, question: dict[str, Any], env: dict[str, bool] | None = None,
-    variables: dict[str, Any] | None = None, every: bool = True,
+    state: State,
+    question: dict[str, Any],
+    env: dict[str, bool] | None = None,
+    variables: dict[str, Any] | None = None,
+    every: bool = True,
 ) -> dict[str, Any]:
     """One question, answered in full."""
     answer: dict[str, Any] = state.opened().ask(question, env, variables, every).as_dict()
@@ -66,8 +69,11 @@ def ask(
 
 @job("ask_many")
 def ask_many(
-    state: State, questions: list[dict[str, Any]], env: dict[str, bool] | None = None,
-    variables: dict[str, Any] | None = None, every: bool = True,
+    state: State,
+    questions: list[dict[str, Any]],
+    env: dict[str, bool] | None = None,
+    variables: dict[str, Any] | None = None,
+    every: bool = True,
 ) -> Iterator[dict[str, Any]]:
     """Many questions under the same environment facts, one item each, in order."""
     release = state.opened()

@@ -81,8 +81,15 @@ class LazyModule(types.ModuleType):
     """One source file of the engine."""
 
     def __init__(
-        self, name: str, file: Path, relative: str, situation: Situation, builtins: dict[str, Any],
-        transform: Callable[[ast.stmt, str], ast.stmt], submodule: Callable[[str], Any], overrides: dict[str, Any],
+        self,
+        name: str,
+        file: Path,
+        relative: str,
+        situation: Situation,
+        builtins: dict[str, Any],
+        transform: Callable[[ast.stmt, str], ast.stmt],
+        submodule: Callable[[str], Any],
+        overrides: dict[str, Any],
     ) -> None:
         super().__init__(name)
         space = vars(self)
@@ -90,7 +97,9 @@ class LazyModule(types.ModuleType):
         table.module = self
         is_package = file.name == "__init__.py"
         space.update(
-            __builtins__=table, __file__=str(file), __name__=name,
+            __builtins__=table,
+            __file__=str(file),
+            __name__=name,
             __package__=name if is_package else name.rpartition(".")[0],
         )
         if is_package:

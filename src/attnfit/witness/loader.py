@@ -22,7 +22,10 @@ class Loader:
     """The module table of one release: its own source files, and stand-ins for everything else."""
 
     def __init__(
-        self, root: Path, transform: guard.Transform | None = None, helpers: Mapping[str, Any] | None = None,
+        self,
+        root: Path,
+        transform: guard.Transform | None = None,
+        helpers: Mapping[str, Any] | None = None,
         package: str = "vllm",
     ) -> None:
         self.root, self.package = root, package
@@ -129,8 +132,14 @@ class Loader:
         relative = file.relative_to(root).as_posix()
         try:
             module = LazyModule(
-                name, file, relative, self.situation, self._builtins, self.transform,
-                lambda leaf: self._submodule(name, leaf), self.overrides.get(name, {}),
+                name,
+                file,
+                relative,
+                self.situation,
+                self._builtins,
+                self.transform,
+                lambda leaf: self._submodule(name, leaf),
+                self.overrides.get(name, {}),
             )
             settled = ALWAYS | sys.stdlib_module_names | {"", self.package, HELPERS}
             module.attnfit_needs = sorted(set(module.attnfit_needs) - settled)
@@ -146,7 +155,11 @@ class Loader:
         return self._module(name) if fact in self.facts.env and self.facts.present(name) else MISSING
 
     def _import(
-        self, name: str, globals: Mapping[str, Any] | None = None, locals: Any = None, fromlist: Any = (),
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Any = None,
+        fromlist: Any = (),
         level: int = 0,
     ) -> Any:
         if level:
@@ -172,5 +185,3 @@ def load(
     are given in `helpers` and visible to all engine code.
     """
     return Loader(Path(root), transform, helpers)
-
-

@@ -23,7 +23,11 @@ class Release:
     """Backends and selection of one release. `version` is what the caller says it is."""
 
     def __init__(
-        self, root: str | Path, version: str, env: Mapping[str, Any], transform: guard.Transform | None = None,
+        self,
+        root: str | Path,
+        version: str,
+        env: Mapping[str, Any],
+        transform: guard.Transform | None = None,
         helpers: Mapping[str, Any] | None = None,
     ) -> None:
         self.version = version
@@ -91,8 +95,16 @@ class Release:
         space = {
             "get_device_capability": classmethod(get_device_capability),
             "get_valid_backends": classmethod(get_valid_backends),
-            **{name: unknown(name) for name in ("get_device_name", "get_device_total_memory", "device_count",
-                                                "num_compute_units", "is_fully_connected")},
+            **{
+                name: unknown(name)
+                for name in (
+                    "get_device_name",
+                    "get_device_total_memory",
+                    "device_count",
+                    "num_compute_units",
+                    "is_fully_connected",
+                )
+            },
         }
         self._spy = spied
         return type("WitnessPlatform", (base,), space)()
@@ -145,7 +157,9 @@ class Release:
 
     @contextmanager
     def context(
-        self, question: Mapping[str, Any], env: Mapping[str, Any] | None = None,
+        self,
+        question: Mapping[str, Any],
+        env: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Iterator[Release]:
         """Install a question's circumstances: capability, current config, environment facts, VLLM_* values.
@@ -187,14 +201,16 @@ class Release:
         return vllm_config(question, self._defaults, self.dtype(question["dtype"]), self.facts)
 
     def dtype(self, name: Any) -> Any:
-        """"float16" -> the torch.float16 engine code sees."""
+        """ "float16" -> the torch.float16 engine code sees."""
         return fakes.DTYPES[name] if isinstance(name, str) and name in fakes.DTYPES else name
 
     def selector_fields(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The question as keyword arguments of validate_configuration, without the capability."""
         fields = {
-            "head_size": question["head_size"], "dtype": self.dtype(question["dtype"]),
-            "kv_cache_dtype": question.get("kv_cache_dtype", "auto"), "block_size": question.get("block_size"),
+            "head_size": question["head_size"],
+            "dtype": self.dtype(question["dtype"]),
+            "kv_cache_dtype": question.get("kv_cache_dtype", "auto"),
+            "block_size": question.get("block_size"),
         }
         if self.selector_config is not None:
             for name in self.selector_config._fields:
@@ -244,8 +260,11 @@ class Release:
         return names.get(path, path), None
 
     def ask(
-        self, question: Mapping[str, Any], env: Mapping[str, Any] | None = None,
-        variables: Mapping[str, Any] | None = None, every: bool = True,
+        self,
+        question: Mapping[str, Any],
+        env: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        every: bool = True,
     ) -> WitnessAnswer:
         """The release's whole answer. `question` has the fields of `core.Question`, capability as "12.0" or (12, 0)."""
         answer = WitnessAnswer()

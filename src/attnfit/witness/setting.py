@@ -33,9 +33,7 @@ class View:
         stubs.leak(f"{self._name}.{name} is not part of a question")
 
 
-def vllm_config(
-    q: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]], dtype: Any, facts: Facts
-) -> View:
+def vllm_config(q: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]], dtype: Any, facts: Facts) -> View:
     """The current VllmConfig as a question states it; `defaults` are the source's own, per sub-config."""
     hf = q.get("hf")
     model = None
@@ -44,38 +42,60 @@ def vllm_config(
         heads = _first_given(q.get("model_num_heads"), q.get("num_heads") or 16)
         kv_heads = q.get("num_kv_heads") or 8
         head_size = _first_given(q.get("model_head_size"), q["head_size"])
-        model = View("model_config", {
-            "hf_text_config": text, "hf_config": text, "dtype": dtype,
-            "get_head_size": lambda: head_size,
-            "get_num_attention_heads": lambda parallel_config=None: heads,
-            "get_num_kv_heads": lambda parallel_config=None: kv_heads,
-            "is_diffusion": q.get("is_diffusion", False), "rswa_window": q.get("rswa_window"),
-            "is_mm_prefix_lm": _first_given(q.get("is_mm_prefix_lm"), bool(q.get("use_mm_prefix"))),
-            "use_mla": q.get("use_mla", False), "is_hybrid": q.get("is_hybrid", False),
-            "max_model_len": q.get("max_model_len", 8192),
-        }, {}, facts)
-    attention = {"backend": None, "flash_attn_version": q.get("flash_attn_version"),
-                 "use_non_causal": q.get("use_non_causal", False)}
+        model = View(
+            "model_config",
+            {
+                "hf_text_config": text,
+                "hf_config": text,
+                "dtype": dtype,
+                "get_head_size": lambda: head_size,
+                "get_num_attention_heads": lambda parallel_config=None: heads,
+                "get_num_kv_heads": lambda parallel_config=None: kv_heads,
+                "is_diffusion": q.get("is_diffusion", False),
+                "rswa_window": q.get("rswa_window"),
+                "is_mm_prefix_lm": _first_given(q.get("is_mm_prefix_lm"), bool(q.get("use_mm_prefix"))),
+                "use_mla": q.get("use_mla", False),
+                "is_hybrid": q.get("is_hybrid", False),
+                "max_model_len": q.get("max_model_len", 8192),
+            },
+            {},
+            facts,
+        )
+    attention = {
+        "backend": None,
+        "flash_attn_version": q.get("flash_attn_version"),
+        "use_non_causal": q.get("use_non_causal", False),
+    }
     if q.get("use_trtllm_attention") is not None:
         attention["use_trtllm_attention"] = q["use_trtllm_attention"]
     parallel = {
-        "decode_context_parallel_size": q.get("dcp_size", 1), "prefill_context_parallel_size": q.get("pcp_size", 1)
+        "decode_context_parallel_size": q.get("dcp_size", 1),
+        "prefill_context_parallel_size": q.get("pcp_size", 1),
     }
     cache = {
         "cache_dtype": _first_given(q.get("run_kv_cache_dtype"), q.get("kv_cache_dtype") or "auto"),
-        "block_size": q.get("block_size"), "user_specified_block_size": q.get("block_size") is not None,
+        "block_size": q.get("block_size"),
+        "user_specified_block_size": q.get("block_size") is not None,
     }
-    return View("vllm_config", {
-        "model_config": model, "speculative_config": None, "kv_transfer_config": None, "quant_config": None,
-        "lora_config": None,
-        "attention_config": View("attention_config", attention, defaults["attention_config"], facts),
-        "parallel_config": View("parallel_config", parallel, defaults["parallel_config"], facts),
-        "cache_config": View("cache_config", cache, {}, facts),
-    }, {}, facts)
+    return View(
+        "vllm_config",
+        {
+            "model_config": model,
+            "speculative_config": None,
+            "kv_transfer_config": None,
+            "quant_config": None,
+            "lora_config": None,
+            "attention_config": View("attention_config", attention, defaults["attention_config"], facts),
+            "parallel_config": View("parallel_config", parallel, defaults["parallel_config"], facts),
+            "cache_config": View("cache_config", cache, {}, facts),
+        },
+        {},
+        facts,
+    )
 
 
 def capability(value: Any) -> Any:
-    """"12.0" or [12, 0] -> (12, 0); tracked parts stay as they are."""
+    """ "12.0" or [12, 0] -> (12, 0); tracked parts stay as they are."""
     return tuple(int(part) for part in value.split(".")) if isinstance(value, str) else tuple(value)
 
 

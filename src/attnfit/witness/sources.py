@@ -133,8 +133,12 @@ def _distributions(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def _site_packages(prefix: Path) -> list[Path]:
-    patterns = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3*/dist-packages",
-                "Lib/site-packages")
+    patterns = (
+        "lib/python3*/site-packages",
+        "lib64/python3*/site-packages",
+        "lib/python3*/dist-packages",
+        "Lib/site-packages",
+    )
     return [path for pattern in patterns for path in sorted(prefix.glob(pattern))] or [prefix]
 
 

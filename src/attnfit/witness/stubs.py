@@ -112,10 +112,25 @@ def _symbolic(verb: str) -> Any:
 
 
 for _name, _verb in {
-    "bool": "used as a truth value", "len": "measured", "iter": "iterated", "contains": "searched",
-    "int": "converted to int", "float": "converted to float", "index": "used as an index", "str": "printed",
-    "format": "printed", "fspath": "used as a path", "enter": "entered", "exit": "left", "next": "iterated",
-    "eq": "compared", "ne": "compared", "lt": "compared", "le": "compared", "gt": "compared", "ge": "compared",
+    "bool": "used as a truth value",
+    "len": "measured",
+    "iter": "iterated",
+    "contains": "searched",
+    "int": "converted to int",
+    "float": "converted to float",
+    "index": "used as an index",
+    "str": "printed",
+    "format": "printed",
+    "fspath": "used as a path",
+    "enter": "entered",
+    "exit": "left",
+    "next": "iterated",
+    "eq": "compared",
+    "ne": "compared",
+    "lt": "compared",
+    "le": "compared",
+    "gt": "compared",
+    "ge": "compared",
 }.items():
     setattr(Stub, f"__{_name}__", _refuse(_verb))
 _ARITHMETIC = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
@@ -135,6 +150,7 @@ class StubMeta(type(Protocol)):  # type: ignore[misc]  # so that a stub base mix
 
 def stub_class(path: str) -> type:
     """A class standing for an unknown base class."""
+
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if not STATE.loading:
             leak(f"an instance with the unknown base class {path} was made")

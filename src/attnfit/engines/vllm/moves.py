@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from attnfit.core import Launch
 from attnfit.engines import Move
+from attnfit.inputs.secrets import is_secret
 
 BACKEND_FLAG = "--attention-backend"
 
@@ -27,7 +28,7 @@ def moves(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
     if (meant := _MEANT.search(launch.detail)) is not None:
         wrong, right = meant.groups()
         for i, word in enumerate(argv):
-            if word.partition("=")[0] == wrong:
+            if word.partition("=")[0] == wrong and is_secret(wrong) == is_secret(right):
                 yield Move(f"{right} instead of {wrong}", (*argv[:i], word.replace(wrong, right, 1), *argv[i + 1 :]))
     spans = [span for span in _spans(argv) if _name(argv[span.start]) not in _NEVER_DROPPED]
     for span in spans:

@@ -210,7 +210,11 @@ def _read_yaml(path: str) -> Any:
     try:
         config = yaml.safe_load(raw.decode("utf-8"))
     except yaml.YAMLError as e:
-        raise EngineError(f"{type(e).__name__}: {e}".replace('in "<unicode string>"', f'in "{path}"')) from None
+        # The engine prints the line as well; a line of a configuration file may be a key.
+        mark = getattr(e, "problem_mark", None)
+        line = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(e, "problem", None) or "not YAML"
+        raise EngineError(f'{type(e).__name__}: {problem}\n  in "{path}"{line}') from None
     except (ValueError, TypeError, RecursionError, OverflowError) as e:
         raise EngineError(f"{type(e).__name__}: {e}") from None
     _bounded(config, path)

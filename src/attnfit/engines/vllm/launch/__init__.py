@@ -129,4 +129,14 @@ def _walk(
 
 def _refuse(launch: Launch, refusal: Refusal) -> None:
     launch.ok, launch.stage, launch.error = False, refusal.stage, refusal.message
-    launch.where, launch.detail = refusal.where, refusal.detail
+    launch.where, launch.detail = refusal.where, _names_only(refusal.detail)
+
+
+def _names_only(detail: str) -> str:
+    """Of arguments nobody knows only the names: what stands behind a misspelt --api-key is still a key."""
+    head, unknown, rest = detail.partition("unrecognized arguments: ")
+    if not unknown:
+        return detail
+    words, hint, guess = rest.partition("; did you mean")
+    names = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+    return f"{head}{unknown}{' '.join(names) or 'words that belong to no flag'}{hint}{guess}"

@@ -15,7 +15,7 @@ FLASHINFER_CHECKPOINT_TOKENS = 64  # v1/attention/backends/gdn_attn.py:34
 
 
 def prefill_backend(cfg: EngineConfig, capability: Capability) -> str:
-    """"flashinfer", "cutedsl" or "triton". Assumes CUDA 13 or newer, which the release's torch brings."""
+    """ "flashinfer", "cutedsl" or "triton". Assumes CUDA 13 or newer, which the release's torch brings."""
     requested = str(cfg.flags.get("gdn_prefill_backend") or "auto").strip().lower()
     key_dim = cfg.text.get("linear_key_head_dim")
     blackwell = capability.major in (10, 12) and key_dim == 128
@@ -26,9 +26,7 @@ def prefill_backend(cfg: EngineConfig, capability: Capability) -> str:
     return "triton"
 
 
-def prefill_checkpoint_alignment(
-    cfg: EngineConfig, kv_layers: Sequence[KvLayer], capability: Capability
-) -> int | None:
+def prefill_checkpoint_alignment(cfg: EngineConfig, kv_layers: Sequence[KvLayer], capability: Capability) -> int | None:
     """Common alignment of the recurrent layers' mid-prefill checkpoints; None if one of them takes none."""
     alignment = 1
     for layer in kv_layers:

@@ -173,9 +173,7 @@ def _hpc(cfg: EngineConfig, layer: LayerQuestion, cap: Capability, stage: str, k
 
 
 _CHECKS: dict[str, Check] = {
-    "TRITON_ATTN": _triton(
-        "Triton attention", f"{_BACKENDS}triton_attn.py:517", f"{_BACKENDS}triton_attn.py:528", ""
-    ),
+    "TRITON_ATTN": _triton("Triton attention", f"{_BACKENDS}triton_attn.py:517", f"{_BACKENDS}triton_attn.py:528", ""),
     "TRITON_MLA": _both(
         _no_window("TritonMLAImpl", f"{_BACKENDS}mla/triton_mla.py:185"),
         _triton(
@@ -193,9 +191,7 @@ _CHECKS: dict[str, Check] = {
     "FLASH_ATTN_MLA_SPARSE": _flash_attn_mla_sparse,
     "FLASHINFER_MLA_SPARSE_SM120": _sm120_sparse,
     "FLASHMLA_SPARSE": _flashmla_sparse,
-    "TOKENSPEED_MLA": _both(
-        _no_window("TokenspeedMLAImpl", f"{_BACKENDS}mla/tokenspeed_mla.py:212"), _tokenspeed
-    ),
+    "TOKENSPEED_MLA": _both(_no_window("TokenspeedMLAImpl", f"{_BACKENDS}mla/tokenspeed_mla.py:212"), _tokenspeed),
     "FLEX_ATTENTION": _flex,
     "B12X": _b12x,
     "HPC_ATTN": _hpc,
