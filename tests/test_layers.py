@@ -57,9 +57,7 @@ def key(q: dict[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("row", ROWS, ids=[f"{r['name']}-{i}" for i, r in enumerate(ROWS)])
 def test_the_same_questions_as_the_engine_in_its_order(row: dict[str, Any]) -> None:
     answer = layers.ask(engine(row), as_recorded(row))
-    asked = [
-        (each.role, each.layer_class, each.count, each.selection.chosen) for each in answer.layers
-    ]
+    asked = [(each.role, each.layer_class, each.count, each.selection.chosen) for each in answer.layers]
     assert asked == [(q["role"], q["layer_class"], q["count"], q["chosen"]) for q in row["questions"]]
     assert answer.unknown == []
     if not any(q["refused"] for q in row["questions"]):

@@ -201,7 +201,9 @@ def test_no_index_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_pip_s_settings_are_honoured(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
-    file.write_text("[global]\nindex-url = https://mirror.example/simple\nextra-index-url = file:///x https://two.example/s\n")
+    file.write_text(
+        "[global]\nindex-url = https://mirror.example/simple\nextra-index-url = file:///x https://two.example/s\n"
+    )
     nowhere = {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path)}
     assert [i.url for i in configured({**nowhere, "PIP_CONFIG_FILE": str(file)})] == [
         "https://mirror.example/simple",

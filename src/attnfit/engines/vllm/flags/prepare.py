@@ -197,9 +197,10 @@ def _read_yaml(path: str) -> Any:
     import yaml  # only here: it costs more than all the rest
 
     try:
-        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for, for ever
+        place = Path(path)
+        if place.exists() and not place.is_file() and not place.is_dir():  # a pipe would be waited for, for ever
             raise InputError(f"--config {path} is no regular file; give a YAML file")
-        with Path(path).open("rb") as f:
+        with place.open("rb") as f:
             raw = f.read(MAX_CONFIG_BYTES + 1)
     except ValueError as e:  # a NUL in the name
         raise EngineError(f"ValueError: {e}") from None
