@@ -62,23 +62,29 @@ class Release:
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch:
-        from attnfit.engines.vllm.launch import borrowed, run
+        from attnfit.engines.vllm.launch import Case, borrowed, run
         from attnfit.engines.vllm.releases import walked_as
 
         release = walked_as(self.book)
-        answer = run(
-            model,
-            capability,
-            argv,
+        case = Case(
+            model=model,
+            capability=capability,
+            argv=argv,
+            release=release,
             gpus=gpus,
             form=form,
             files_here=files_here,
-            release=release,
-            variables=dict(variables),
-            env=dict(env or {}),
-            select=lambda question: self.select(question, env),
+            variables=variables,
+            env=env or {},
+            select=lambda question: self.select(question, _with_variable(question, env)),
         )
+        answer = run(case)
         return answer if self.exact and release == self.book else borrowed(answer, release, self.version)
+
+
+def _with_variable(question: Question, env: Mapping[str, bool] | None) -> Mapping[str, bool] | None:
+    """In a launch the variable that sets `use_batch_invariant` is also read by the FlashAttention version function."""
+    return {**(env or {}), "VLLM_BATCH_INVARIANT": True} if question.use_batch_invariant else env
 
 
 class Vllm:

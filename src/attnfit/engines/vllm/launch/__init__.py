@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.inputs.config_types import validate_types
 
 
-def run(
-    model: Model,
-    capability: Capability,
-    argv: Sequence[str],
-    *,
-    release: str,
-    gpus: int | None,
-    form: str,
-    files_here: bool,
-    variables: Mapping[str, str],
-    env: Mapping[str, bool],
-    select: Callable[[Question], Selection],
-) -> Launch:
+class Case(NamedTuple):
+    """One launch to walk: everything a stage may ask for."""
+
+    model: Model
+    capability: Capability
+    argv: Sequence[str]
+    release: str
+    gpus: int | None
+    form: str
+    files_here: bool
+    variables: Mapping[str, str]
+    env: Mapping[str, bool]
+    select: Callable[[Question], Selection]
+
+
+def run(case: Case) -> Launch:
     """The engine's answer, or the first refusal on the way with everything that was known by then.
 
     After a refusal of the configuration the questions that it would have asked are still answered where they follow
@@ -34,7 +38,7 @@ def run(
     """
     launch = Launch(ok=None, stage="parse_flags")
     try:
-        _walk(launch, model, capability, argv, release, gpus, form, files_here, variables, env, select)
+        _walk(launch, case)
     except Refusal as refusal:
         _refuse(launch, refusal)
     except Unknown as unknown:
@@ -43,7 +47,7 @@ def run(
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if os.environ.get("ATTNFIT_DEBUG"):
             raise
-        _lost(launch, model, error)
+        _lost(launch, case.model, error)
     return launch
 
 
@@ -64,19 +68,7 @@ def borrowed(launch: Launch, walked: str, version: str) -> Launch:
     return launch
 
 
-def _walk(
-    launch: Launch,
-    model: Model,
-    capability: Capability,
-    argv: Sequence[str],
-    release: str,
-    gpus: int | None,
-    form: str,
-    files_here: bool,
-    variables: Mapping[str, str],
-    env: Mapping[str, bool],
-    select: Callable[[Question], Selection],
-) -> None:
+def _walk(launch: Launch, case: Case) -> None:
     from attnfit.engines.vllm.flags import parse_flags
     from attnfit.engines.vllm.flags.serve import check_served
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
@@ -85,9 +77,10 @@ def _walk(
     from attnfit.engines.vllm.launch.spoken import spoken
     from attnfit.engines.vllm.launch.unproven import weigh
 
-    flags = parse_flags(release, argv, variables, form=form, files_here=files_here)
+    model, capability, release, gpus, env = case.model, case.capability, case.release, case.gpus, case.env
+    flags = parse_flags(release, case.argv, case.variables, form=case.form, files_here=case.files_here)
     # Bare flags are judged as the parser, the configuration and the model class judge them: no server, no worker.
-    whole = form != "auto"
+    whole = case.form != "auto"
     if whole:
         check_served(flags)
     launch.stage = "create_engine_config"
@@ -105,7 +98,7 @@ def _walk(
     if refused is not None:
         _refuse(launch, refused)
         launch.hypothetical = True
-    answer = layers.ask(cfg, spoken(select, release))
+    answer = layers.ask(cfg, spoken(case.select, release))
     launch.layers = tuple(answer.layers)
     launch.notes += tuple(answer.notes)
     if launch.hypothetical:

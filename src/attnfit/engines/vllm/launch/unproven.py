@@ -20,4 +20,7 @@ def weigh(release: str, refusal: Refusal) -> Refusal | Unknown:
     if any(since <= minor for text, since in texts.items() if text in refusal.message):
         return in_plain_words(refusal)
     newest, said = facts.PROVEN[-1], refusal.message.replace(" on {device}", "")
-    return Unknown(f"whether vLLM {release} refuses as well while it builds the model, as {newest} would: {said}")
+    return Unknown(
+        f"whether vLLM {release} refuses while it builds the model, as {newest} would ({said}); only a start tells, "
+        f"or another release: {newest} is proven"
+    )
