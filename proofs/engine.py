@@ -28,7 +28,7 @@ from attnfit.learn.generate import Generator
 
 HERE = Path(__file__).resolve().parent
 LAUNCH_RELEASE = "0.33.0"
-CI = {"questions": 1_500, "launches": 120}
+CI = {"questions": 800, "launches": 100}
 
 
 def install(folder: Path, release: str) -> str:
