@@ -25,9 +25,12 @@ from random_launches import launches, models
 from attnfit.batch import answers
 from attnfit.engines.vllm import releases
 from attnfit.learn.generate import Generator
+from attnfit.report.json import SELECTOR_FIELDS
 
 HERE = Path(__file__).resolve().parent
 LAUNCH_RELEASE = "0.33.0"
+# What the judge can state: the selector's own fields. The rest of a question is the engine's configuration around it.
+ASKED = {*SELECTOR_FIELDS, "num_heads", "num_kv_heads", "hf", "backend"}
 CI = {"questions": 800, "launches": 100}
 
 
@@ -90,13 +93,18 @@ def selector(python: str, release: str, count: int, seed: int, folder: Path) -> 
     book = releases.resolve(release).book
     generator = Generator(book, seed)
     present = dict.fromkeys(book.environment, True)
-    questions = [{**q, "capability": _text(q["capability"])} for q in generator.questions(count, present)]
+    questions = [
+        {**{k: v for k, v in q.items() if k in ASKED}, "capability": _text(q["capability"])}
+        for q in generator.questions(count, present)
+    ]
     theirs = judge("real_selector.py", python, questions, folder)
     lines = [json.dumps({"engine": f"vllm=={release}", "question": q}).encode() for q in questions]
     wrong = unknown = 0
     for question, ours, real in zip(questions, answers(lines), theirs, strict=True):
-        keys = ("chosen", "valid", "refused", "every_backend", "engine_message")
+        if "oracle_error" in real:
+            sys.exit(f"the judge failed on {question}: {real['oracle_error']}")
         unknown += "unknown" in ours
+        keys = ["chosen", "every_backend", *(() if "raises" in real else ("valid", "refused", "engine_message"))]
         differs = [key for key in keys if ours.get(key) != real.get(key)]
         if differs and "unknown" not in ours:
             wrong += 1

@@ -213,18 +213,24 @@ def answer(q: dict[str, Any]) -> dict[str, Any]:
         out["chosen"] = NAME_OF.get(path, path)
     except Exception as error:
         out["engine_message"] = f"{type(error).__name__}: {error}"
-    if "valid_backends" not in seen:
-        FakePlatform.get_valid_backends(
-            device_capability=capability, attn_selector_config=config, **heads(FakePlatform.get_valid_backends)
-        )
-    valid, refused = seen["valid_backends"]
-    out["valid"] = [(item.backend if hasattr(item, "backend") else item[0]).name for item in valid]
-    out["refused"] = {b.name: list(item[1] if isinstance(item, tuple) else item) for b, item in refused.items()}
-    out["every_backend"] = {
-        name: backend.validate_configuration(device_capability=capability, **config._asdict())
-        for name, backend in LOADED.items()
-        if hasattr(backend, "validate_configuration")
-    }
+    try:
+        if "valid_backends" not in seen:
+            FakePlatform.get_valid_backends(
+                device_capability=capability, attn_selector_config=config, **heads(FakePlatform.get_valid_backends)
+            )
+        valid, refused = seen["valid_backends"]
+        out["valid"] = [(item.backend if hasattr(item, "backend") else item[0]).name for item in valid]
+        out["refused"] = {b.name: list(item[1] if isinstance(item, tuple) else item) for b, item in refused.items()}
+    except Exception as error:  # a predicate raises; then the engine has no lists
+        out["raises"] = f"{type(error).__name__}: {error}"
+    out["every_backend"] = {}
+    for name, backend in LOADED.items():
+        if hasattr(backend, "validate_configuration"):
+            try:
+                texts = backend.validate_configuration(device_capability=capability, **config._asdict())
+                out["every_backend"][name] = texts
+            except Exception as error:
+                out.setdefault("backends_that_raise", {})[name] = f"{type(error).__name__}: {error}"
     return out
 
 
