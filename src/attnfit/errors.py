@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -28,5 +27,7 @@ class UnknownAnswer(AttnfitError):
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
     """`; did you mean 'x'?` or an empty string."""
+    import difflib  # only for those who misspelt
+
     close = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

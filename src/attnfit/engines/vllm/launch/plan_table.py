@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path  # importlib.resources would cost a tenth of a check
 from typing import Any
 
 import msgspec
@@ -34,11 +34,11 @@ class Followed(msgspec.Struct, frozen=True):
 @cache
 def families(release: str) -> Families:
     """The plans as they hold for a release. Raises Unknown for one that was not compared."""
-    folder = files("attnfit.engines.vllm.launch").joinpath("families")
-    base = msgspec.json.decode(folder.joinpath(f"{PROVEN_ON}.json").read_bytes(), type=Families)
+    folder = Path(__file__).with_name("families")
+    base = msgspec.json.decode((folder / f"{PROVEN_ON}.json").read_bytes(), type=Families)
     if release == PROVEN_ON:
         return base
-    found = folder.joinpath(f"{release}.json")
+    found = folder / f"{release}.json"
     if not found.is_file():
         raise Unknown(f"how the model classes of vLLM {release} build their attention layers")
     followed = msgspec.json.decode(found.read_bytes(), type=Followed)

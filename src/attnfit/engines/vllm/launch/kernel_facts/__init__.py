@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,5 +12,5 @@ import msgspec
 @cache
 def load(name: str) -> dict[str, Any]:
     """The fact table `name` ("blocks", "mamba_state", ...). Raises FileNotFoundError for a name that does not exist."""
-    data: dict[str, Any] = msgspec.json.decode(files(__package__).joinpath(f"{name}.json").read_bytes())
+    data: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name(f"{name}.json").read_bytes())
     return data
