@@ -4,71 +4,89 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnfit.engines.vllm.tree import ABSENT, Node, Outside, Values, path, walk
+from attnfit.engines.vllm import rules
+from attnfit.engines.vllm.tree import ABSENT, Leaf, Node, Outside, Values, path, walk
 
 if TYPE_CHECKING:
     from attnfit.engines.vllm.book import Book
 
-_BLAMELESS = ("model_config",)  # never what a user would change
+_BLAMELESS = "model_config"  # never what a user would change
 _WORDS = {"==": "", "<": "below ", "<=": "at most ", ">": "above ", ">=": "at least ", "in": ""}
 _NOT = {"==": "not ", "<": "at least ", "<=": "above ", ">": "at most ", ">=": "below ", "in": "not "}
 
 
-def why(book: Book, root: Node, values: Values) -> tuple[str, str]:
-    """(required, observed): the last question on the way whose other answer would have been accepted."""
-    passed = [n for n in path(root, values) if book.names[n[0]] not in _BLAMELESS]
-    for node in reversed(passed):
-        accepted = _accepted(node, values)
-        if accepted:
-            return _say(book, node, accepted, values)
-    return ("", _observed(book, passed[-1], values)) if passed else ("", "")
+class Explainer:
+    """Explains the refusals of one book; sentences said once are kept."""
 
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._branches: dict[int, tuple[Node, ...]] = {}  # id(node) -> its different branches
+        self._required: dict[tuple[int, tuple[int, ...]], str] = {}
 
-def _accepted(node: Node, values: Values) -> list[Any]:
-    """The other answers to a node's question that end in no reason."""
-    value = values[node[0]]
-    if len(node) == 2:
-        known: dict[int, bool] = {}  # many answers share a branch
-        for below in node[1].values():
-            if id(below) not in known:
-                known[id(below)] = _accepts(below, values)
-        return [other for other, below in node[1].items() if known[id(below)] and other != value]
-    answer, below = (False, node[3]) if node[1](value) else (True, node[2])
-    return [answer] if _accepts(below, values) else []
+    def why(self, root: Node, values: Values) -> tuple[str, str]:
+        """(required, observed): the last question on the way whose other answer would have been accepted."""
+        passed = path(root, values)
+        names = self._book.names
+        for node in reversed(passed):
+            if names[node[0]] == _BLAMELESS:
+                continue
+            value = values[node[0]]
+            taken = node[1][value] if len(node) == 2 else node[2] if node[1](value) else node[3]
+            accepting = tuple(id(b) for b in self._different(node) if b is not taken and _accepts(b, values))
+            if accepting:
+                return self._say(node, accepting), _observed(names[node[0]], value)
+        for node in reversed(passed):
+            if names[node[0]] != _BLAMELESS:
+                return "", _observed(names[node[0]], values[node[0]])
+        return "", ""
+
+    def _different(self, node: Node) -> tuple[Node, ...]:
+        found = self._branches.get(id(node))
+        if found is None:
+            below = node[1].values() if len(node) == 2 else node[2:]
+            found = self._branches[id(node)] = tuple({id(n): n for n in below}.values())
+        return found
+
+    def _say(self, node: Node, accepting: tuple[int, ...]) -> str:
+        key = (id(node), accepting)
+        found = self._required.get(key)
+        if found is None:
+            name = self._book.names[node[0]]
+            if len(node) == 2:
+                answers = [_value(name, value) for value, below in node[1].items() if id(below) in accepting]
+                found = f"{_short(name)} {', '.join(answers)}"
+            else:
+                found = _tested(_short(name), *self._book.forest.tests[id(node)], id(node[2]) in accepting)
+            self._required[key] = found
+        return found
 
 
 def _accepts(node: Node, values: Values) -> bool:
-    try:
-        leaf = walk(node, values)
-    except (Outside, TypeError, ZeroDivisionError):
-        return False
+    if node.__class__ is tuple:
+        try:
+            node = walk(node, values)
+        except (Outside, TypeError, ZeroDivisionError, rules.NoNumber):
+            return False
+    leaf: Leaf = node
     return leaf.kind == "reasons" and not leaf.texts
 
 
-def _say(book: Book, node: Node, accepted: list[Any], values: Values) -> tuple[str, str]:
-    name = book.names[node[0]]
-    if len(node) == 2:
-        return f"{_short(name)} {', '.join(_value(name, a) for a in accepted)}", _observed(book, node, values)
-    term, op, const = book.forest.tests[id(node)]
+def _tested(subject: str, term: str, op: str, const: Any, wanted: bool) -> str:
+    """The answer `wanted` to a test, in words."""
     parts = term.split(" ")
-    subject = _short(name)
-    words = _WORDS if accepted[0] else _NOT
     if op == "true":
-        required = f"{subject} set" if accepted[0] else f"no {subject}"
-    elif op in ("none", "absent"):
-        required = f"no {subject}" if accepted[0] else f"{subject}"
-    elif parts[1:2] == ["%"] and op == "==" and const == 0 and accepted[0]:
-        required = f"{subject} a multiple of {parts[2]}"
-    else:
-        subject = " ".join([subject, *parts[1:]])
-        shown = ", ".join(map(str, const)) if isinstance(const, list) else str(const)
-        required = f"{subject} {words.get(op, op)}{shown}"
-    return required, _observed(book, node, values)
+        return f"{subject} set" if wanted else f"no {subject}"
+    if op in ("none", "absent"):
+        return f"no {subject}" if wanted else subject
+    if parts[1:2] == ["%"] and op == "==" and const == 0 and wanted:
+        return f"{subject} a multiple of {parts[2]}"
+    words = _WORDS if wanted else _NOT
+    shown = ", ".join(map(str, const)) if isinstance(const, list) else str(const)
+    return f"{' '.join([subject, *parts[1:]])} {words.get(op, op)}{shown}"
 
 
-def _observed(book: Book, node: Node, values: Values) -> str:
-    name = book.names[node[0]]
-    return f"{_short(name)} {_value(name, values[node[0]])}"
+def _observed(name: str, value: Any) -> str:
+    return f"{_short(name)} {_value(name, value)}"
 
 
 def _short(name: str) -> str:

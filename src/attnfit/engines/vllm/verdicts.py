@@ -11,7 +11,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Reason, Status, Verdict
-from attnfit.engines.vllm import explain, rules
+from attnfit.engines.vllm import rules
+from attnfit.engines.vllm.explain import Explainer
 from attnfit.engines.vllm.tree import ACCEPT, Leaf, Node, Outside, Values, walk
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Verdicts:
     """The verdict table of one book."""
 
     def __init__(self, book: Book) -> None:
-        self._book = book
+        self._book, self._explainer = book, Explainer(book)
         entries = book.written.backends
         self.names = list(entries)
         chains = [[("load", 0), *_numbered(code for code, _, _ in entry["rules"])] for entry in entries.values()]
@@ -104,7 +105,7 @@ class Verdicts:
             return self._raises(name, code, leaf, values)
         if not leaf.texts:
             return ()
-        required, observed = explain.why(book, tree, values)
+        required, observed = self._explainer.why(tree, values)
         return tuple(
             Reason(code, rules.text(t, values, book.numbers), required, observed, leaf.where or where)
             for t in leaf.texts
