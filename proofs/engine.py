@@ -59,7 +59,9 @@ def with_stub(folder: Path) -> dict[str, str]:
     library = stub / "libcuda.so.1"
     if not library.exists():
         subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, HERE / "libcuda_stub.c"], check=True)
-    return {**os.environ, "LD_LIBRARY_PATH": str(stub)}
+    # Without written bytecode every child would compile the engine and its libraries anew, for minutes.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "LD_LIBRARY_PATH": str(stub)}
 
 
 def judge(script: str, python: str, items: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
