@@ -85,34 +85,41 @@ class Verdicts:
 
     def _shares(self, group: _Group, values: Values) -> tuple[Share, ...]:
         shares: list[Share] = []
+        said: dict[int, tuple[Leaf, list[str], str, str] | str | None] = {}  # many members share a tree
         for b, code, tree, where in group.members:
-            share = self._share(self.names[b], code, tree, where, values)
-            if share:
-                shares.append((b, share))
+            if id(tree) in said:
+                outcome = said[id(tree)]
+            else:
+                outcome = said[id(tree)] = self._outcome(tree, values)
+            if outcome is None:
+                continue
+            if isinstance(outcome, str):
+                shares.append((b, Verdict(self.names[b], Status.UNKNOWN, unknown=outcome)))
+                continue
+            leaf, texts, required, observed = outcome
+            if leaf.kind == "raises":
+                shares.append((b, self._raises(self.names[b], code, leaf, texts[0])))
+            else:
+                place = leaf.where or where
+                shares.append((b, tuple([Reason(code, text, required, observed, place) for text in texts])))
         return tuple(shares)
 
-    def _share(self, name: str, code: str, tree: Node, where: str, values: Values) -> tuple[Reason, ...] | Verdict:
-        book = self._book
+    def _outcome(self, tree: Node, values: Values) -> tuple[Leaf, list[str], str, str] | str | None:
+        """None: accepted; a string: why unknown; else the leaf, its texts, what is required and what was observed."""
         try:
             leaf = walk(tree, values)
         except Outside as outside:
-            return Verdict(name, Status.UNKNOWN, unknown=book.outside(outside))
+            return self._book.outside(outside)
         except rules.NoNumber as why:
-            return Verdict(name, Status.UNKNOWN, unknown=str(why))
+            return str(why)
         if leaf.kind == "unknown":
-            return Verdict(name, Status.UNKNOWN, unknown=str(leaf.value))
-        if leaf.kind == "raises":
-            return self._raises(name, code, leaf, values)
+            return str(leaf.value)
         if not leaf.texts:
-            return ()
-        required, observed = self._explainer.why(tree, values)
-        return tuple(
-            Reason(code, rules.text(t, values, book.numbers), required, observed, leaf.where or where)
-            for t in leaf.texts
-        )
+            return None
+        texts = [rules.text(text, values, self._book.numbers) for text in leaf.texts]
+        return (leaf, texts, *(self._explainer.why(tree, values) if leaf.kind == "reasons" else ("", "")))
 
-    def _raises(self, name: str, code: str, leaf: Leaf, values: Values) -> Verdict:
-        text = rules.text(leaf.texts[0], values, self._book.numbers)
+    def _raises(self, name: str, code: str, leaf: Leaf, text: str) -> Verdict:
         error = f"{leaf.value}: {text}"
         if code != "load" or leaf.value not in UNAVAILABLE:
             return Verdict(name, Status.REFUSES, (Reason("raises", error, where=leaf.where),))
