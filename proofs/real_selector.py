@@ -66,11 +66,8 @@ def fake_torch() -> None:
 
 fake_torch()
 
-import vllm.config.vllm as vllm_config_module  # noqa: E402
 import vllm.platforms as platforms  # noqa: E402
 import vllm.platforms.cuda as cuda  # noqa: E402
-import vllm.utils.flashinfer as flashinfer_utils  # noqa: E402
-from vllm.config import ParallelConfig  # noqa: E402
 from vllm.platforms.interface import DeviceCapability  # noqa: E402
 
 
@@ -103,6 +100,12 @@ class FakePlatform(cuda.CudaPlatformBase):
 
 
 platforms._current_platform = platforms.current_platform = FakePlatform()
+
+# Only now: modules keep the platform that they find when they are imported.
+import vllm.config.vllm as vllm_config_module  # noqa: E402
+import vllm.utils.flashinfer as flashinfer_utils  # noqa: E402
+from vllm.config import ParallelConfig  # noqa: E402
+
 if hasattr(flashinfer_utils, "has_nvidia_artifactory"):
     flashinfer_utils.has_nvidia_artifactory = lambda: True
 
