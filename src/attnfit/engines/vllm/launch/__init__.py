@@ -98,7 +98,7 @@ def _walk(launch: Launch, case: Case) -> None:
     if refused is not None:
         _refuse(launch, refused)
         launch.hypothetical = True
-    answer = layers.ask(cfg, spoken(case.select, release))
+    answer = layers.ask(cfg, spoken(case.select, release, cfg.text_class))
     launch.layers = tuple(answer.layers)
     launch.notes += tuple(answer.notes)
     if launch.hypothetical:

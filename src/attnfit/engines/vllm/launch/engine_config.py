@@ -196,6 +196,7 @@ def _run(way: Way) -> Resolution:
             max_num_batched_tokens=tokens,
             notes=way.notes,
             sizes=sizes,
+            text_class=str(getattr(text, "cls", "")),
             model_class=info.at,
             cudagraph_mode=cudagraph_mode(way, pooling, node),
         ),

@@ -22,11 +22,15 @@ _UNREGISTERED = (
     f"ValueError: Backend {_NO_CLASS} must be registered before use. Use register_backend(Backend.{_NO_CLASS}, "
     "'your.module.YourClass')"
 )
+_STANDIN = "types.SimpleNamespace"  # what stands for the config in a ready question
 _WORD = re.compile(r"\b(attn_type=|attention type )(decoder|encoder|encoder_only|encoder_decoder)\b")
 
 
-def spoken(select: Callable[[Question], Selection], release: str) -> Callable[[Question], Selection]:
-    """`select` with the wording of a launch."""
+def spoken(
+    select: Callable[[Question], Selection], release: str, text_class: str = ""
+) -> Callable[[Question], Selection]:
+    """`select` with the wording of a launch. `text_class`: the class of the model's text config, which an
+    AttributeError about a missing key names."""
     plain = Version(release) < _FIRST_ENUM
 
     def selected(question: Question) -> Selection:
@@ -39,7 +43,7 @@ def spoken(select: Callable[[Question], Selection], release: str) -> Callable[[Q
             return found
         return msgspec.structs.replace(
             found,
-            error=None if found.error is None else _enum(found.error),
+            error=None if found.error is None else _enum(found.error).replace(_STANDIN, text_class or _STANDIN),
             verdicts=tuple(_verdict(v) for v in found.verdicts),
         )
 

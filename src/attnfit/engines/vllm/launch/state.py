@@ -92,6 +92,7 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     max_num_batched_tokens: int | None = None
     notes: list[str] = msgspec.field(default_factory=list)
     sizes: Any = None  # launch.sizes.Sizes: whole-model numbers, before they are divided among ranks
+    text_class: str = ""  # of hf_text_config, "LlamaConfig"
     model_class: str = ""  # "vllm.models.deepseek_v32:GlmMoeDsaForCausalLM"
     cudagraph_mode: str | None = None  # None: not derived
 
