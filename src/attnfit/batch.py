@@ -101,7 +101,7 @@ def _question(item: dict[str, Any]) -> dict[str, Any]:
     check_facts(item["env"], release)
     asked["backend"] = _name(asked.get("backend", item.get("backend")))
     question = release.question(asked)
-    selection = release.select(question, item["env"])
+    selection = release.select(question, item["env"], explained=False)
     code = 3 if selection.unknown or not release.exact else 0 if selection.chosen else 1
     return {
         **release.row(question, selection),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,14 @@ def _read(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is no regular file; move it away or write TOML into it")
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); correct it or move it away") from error
+    import tomllib  # only for those who have a file
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} cannot be read as TOML ({error}); correct it or move it away") from error

@@ -33,7 +33,8 @@ class Release(Protocol):
     def row(self, question: Question, selection: Selection) -> dict[str, Any]:
         """The answer to a ready question, with the engine's texts in its order (docs/json.md)."""
 
-    def select(self, question: Question, env: Mapping[str, bool] | None = None) -> Selection: ...
+    def select(self, question: Question, env: Mapping[str, bool] | None = None, *, explained: bool = True) -> Selection:
+        """One question. In bulk leave the reasons' `required` and `observed` away: not `explained`."""
 
     def witnessed(self, source: str) -> Release:
         """The same release, answered by the engine's own code from `source` instead of by the book."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,6 +137,8 @@ def _prefixes(command: Command | None, table: EntryPoints, around: Mapping[str, 
     for name in dict.fromkeys([first or next(iter(table.programs)), "python3", "python"]):
         if "/" in name:
             continue
+        import shutil
+
         program = shutil.which(name, path=path)
         if program:
             yield from _of_program(Path(program))

@@ -70,7 +70,7 @@ def _compare(
 ) -> None:
     q = question_of(question)
     coverage.see(book.values_of(q, {**book.environment, **env}))
-    ours, theirs = row(q, book.select(q, env)), as_row(answer)
+    ours, theirs = row(q, book.select(q, env, explained=False)), as_row(answer)
     result.questions += 1
     result.unknown += "unknown" in ours or "unknown_backends" in ours
     wrong = difference(ours, theirs)

@@ -17,7 +17,7 @@ class Release:
 
         found = releases.resolve(version or releases.newest())
         self._book = found.book
-        self._select: Callable[[Question, Mapping[str, bool] | None], Selection] = found.book.select
+        self._select: Callable[..., Selection] = found.book.select
         self.version = (version or found.book.version).removeprefix("v")
         self.book = found.book.version
         self.exact = found.exact
@@ -39,8 +39,8 @@ class Release:
 
         return row(question, selection)
 
-    def select(self, question: Question, env: Mapping[str, bool] | None = None) -> Selection:
-        return self._select(question, env)
+    def select(self, question: Question, env: Mapping[str, bool] | None = None, *, explained: bool = True) -> Selection:
+        return self._select(question, env, explained=explained)
 
     def witnessed(self, source: str) -> Release:
         from attnfit.engines.vllm.witnessed import selector

@@ -74,16 +74,17 @@ class Book:
             if not name.startswith(("hf.", "env.")) and name not in rules.CONTEXT and name not in self.written.helpers:
                 raise InputError(f"the book of vLLM {self.version} asks about {name}, which this attnfit does not know")
 
-    def select(self, q: Question, env: Mapping[str, bool] | None = None) -> Selection:
+    def select(self, q: Question, env: Mapping[str, bool] | None = None, *, explained: bool = True) -> Selection:
         """What the engine does with this question. `env` overrides facts of `environment`; it may also state
-        VLLM_BATCH_INVARIANT (default: not set)."""
+        VLLM_BATCH_INVARIANT (default: not set). In bulk leave the reasons' `required` and `observed` away: not
+        `explained`."""
         facts = self.environment if env is None else {**self.environment, **env}
         values = self.values_of(q, facts)
-        direct = found = self.verdicts.of(values)
+        direct = found = self.verdicts.of(values, explained)
         dropped = [name for name in self.written.drops if getattr(q, name) is not None]
         if dropped:
             values = self.values_of(msgspec.structs.replace(q, **dict.fromkeys(dropped)), facts)
-            found = self.verdicts.of(values)
+            found = self.verdicts.of(values, explained)
         try:
             priority = walk(self.priority, values)
             unknown = "" if priority.kind == "reasons" else str(priority.value)

@@ -31,7 +31,7 @@ class _Group:
     def __init__(self, fields: tuple[int, ...]) -> None:
         self.key: Callable[[Values], Any] = itemgetter(*fields) if fields else _nothing
         self.members: list[tuple[int, str, Node, str]] = []  # (backend, code, tree, where)
-        self.memo: dict[Any, tuple[Share, ...]] = {}
+        self.memos: tuple[dict[Any, tuple[Share, ...]], ...] = ({}, {})  # bare, and with explanations
         self.prints = False  # whether a reason shows a number of the config: then 1 and 1.0 are two keys
 
 
@@ -57,21 +57,25 @@ class Verdicts:
                 group.members.append((b, code, node, where))
         self.groups = [groups[key] for key in sorted(groups)]
         self._accepts = [Verdict(name, Status.ACCEPTS) for name in self.names]
+        self._bare: dict[tuple[int, str, str], tuple[Reason, ...]] = {}  # reasons that print no field of the question
 
-    def of(self, values: Values) -> list[Verdict]:
-        """One verdict per backend, in the engine's own order of backends."""
+    def of(self, values: Values, explained: bool) -> list[Verdict]:
+        """One verdict per backend, in the engine's own order of backends.
+
+        Unless `explained`, reasons have no `required` and no `observed`: saying them costs more than the verdict.
+        """
         found: list[list[Reason]] = [[] for _ in self.names]
         ended: dict[int, Verdict] = {}
         for group in self.groups:
-            key = group.key(values)
+            key, memo = group.key(values), group.memos[explained]
             try:
-                shares = group.memo.get(key)
+                shares = memo.get(key)
             except rules.NoNumber:
                 shares, key = None, None
             if shares is None:
-                shares = self._shares(group, values)
-                if key is not None and len(group.memo) < MEMO and not (group.prints and rules.has_float(key)):
-                    group.memo[key] = shares
+                shares = self._shares(group, values, explained)
+                if key is not None and len(memo) < MEMO and not (group.prints and rules.has_float(key)):
+                    memo[key] = shares
             for b, share in shares:
                 if share.__class__ is tuple:
                     found[b] += share
@@ -83,9 +87,9 @@ class Verdicts:
             verdicts[b] = verdict
         return verdicts
 
-    def _shares(self, group: _Group, values: Values) -> tuple[Share, ...]:
+    def _shares(self, group: _Group, values: Values, explained: bool) -> tuple[Share, ...]:
         shares: list[Share] = []
-        said: dict[int, tuple[Leaf, list[str], str, str] | str | None] = {}  # many members share a tree
+        said: dict[int, Leaf | str | None] = {}  # many members share a tree
         for b, code, tree, where in group.members:
             if id(tree) in said:
                 outcome = said[id(tree)]
@@ -95,17 +99,28 @@ class Verdicts:
                 continue
             if isinstance(outcome, str):
                 shares.append((b, Verdict(self.names[b], Status.UNKNOWN, unknown=outcome)))
-                continue
-            leaf, texts, required, observed = outcome
-            if leaf.kind == "raises":
-                shares.append((b, self._raises(self.names[b], code, leaf, texts[0])))
+            elif outcome.kind == "raises":
+                text = rules.text(outcome.texts[0], values, self._book.numbers)
+                shares.append((b, self._raises(self.names[b], code, outcome, text)))
             else:
-                place = leaf.where or where
-                shares.append((b, tuple([Reason(code, text, required, observed, place) for text in texts])))
+                why = self._explainer.why(tree, values) if explained else None
+                shares.append((b, self._reasons(outcome, code, outcome.where or where, values, why)))
         return tuple(shares)
 
-    def _outcome(self, tree: Node, values: Values) -> tuple[Leaf, list[str], str, str] | str | None:
-        """None: accepted; a string: why unknown; else the leaf, its texts, what is required and what was observed."""
+    def _reasons(
+        self, leaf: Leaf, code: str, where: str, values: Values, why: tuple[str, str] | None
+    ) -> tuple[Reason, ...]:
+        key = (id(leaf), code, where)
+        if why is None and key in self._bare:
+            return self._bare[key]
+        texts = [rules.text(text, values, self._book.numbers) for text in leaf.texts]
+        reasons = tuple([Reason(code, text, *(why or ("", "")), where) for text in texts])
+        if why is None and not leaf.fields:
+            self._bare[key] = reasons
+        return reasons
+
+    def _outcome(self, tree: Node, values: Values) -> Leaf | str | None:
+        """None: accepted; a string: why unknown; else the leaf that refuses or raises."""
         try:
             leaf = walk(tree, values)
         except Outside as outside:
@@ -114,10 +129,7 @@ class Verdicts:
             return str(why)
         if leaf.kind == "unknown":
             return str(leaf.value)
-        if not leaf.texts:
-            return None
-        texts = [rules.text(text, values, self._book.numbers) for text in leaf.texts]
-        return (leaf, texts, *(self._explainer.why(tree, values) if leaf.kind == "reasons" else ("", "")))
+        return leaf if leaf.texts else None
 
     def _raises(self, name: str, code: str, leaf: Leaf, text: str) -> Verdict:
         error = f"{leaf.value}: {text}"

@@ -14,7 +14,7 @@ from attnfit.errors import UsageError
 from attnfit.witness import sources
 from attnfit.witness.client import Witness
 
-Select = Callable[[Question, Mapping[str, bool] | None], Selection]
+Select = Callable[..., Selection]
 
 
 def selector(source: str, version: str, book: Book) -> tuple[Select, str]:
@@ -28,10 +28,10 @@ def selector(source: str, version: str, book: Book) -> tuple[Select, str]:
     witness = Witness(found.root, found.version, found.env)
     atexit.register(witness.close)
 
-    def select(question: Question, env: Mapping[str, bool] | None = None) -> Selection:
+    def select(question: Question, env: Mapping[str, bool] | None = None, *, explained: bool = True) -> Selection:
         asked = msgspec.structs.asdict(question) | {"capability": str(question.capability)}
         answer = witness.ask(asked, {**found.env, **(env or {})})
-        return _selection(answer, book.select(question, env))
+        return _selection(answer, book.select(question, env, explained=explained))
 
     return select, f"answered by the engine's own code, {found.origin}"
 

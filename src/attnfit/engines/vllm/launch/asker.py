@@ -196,7 +196,8 @@ class Asker:
         if refused:  # the engine stops here; go on with a name, so that the other layers are still seen
             backend = ("FLASHMLA_SPARSE" if layer.sparse else "TRITON_MLA") if layer.mla else "TRITON_ATTN"
         heads = None if layer.cls == "MultiHeadLatentAttention" else layer.kv_heads
-        key = (self.role, layer.cls, backend, kv, layer.head_size, layer.heads, heads, window, layer.attn_type)
+        stored = (layer.ratio, layer.width)
+        key = (self.role, layer.cls, backend, kv, layer.head_size, layer.heads, heads, window, layer.attn_type, stored)
         at = self.rows.get(key)
         rows = self.answer.kv_layers
         if at is None:
@@ -214,6 +215,8 @@ class Asker:
                     use_sparse=layer.sparse,
                     role=self.role,
                     first_layer=layer.index,
+                    ratio=layer.ratio,
+                    width=layer.width,
                 )
             )
         else:

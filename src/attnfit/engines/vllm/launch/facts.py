@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from importlib import resources
+from pathlib import Path  # importlib.resources would cost a tenth of a check
 from typing import Any
 
 import msgspec
@@ -17,9 +17,8 @@ _OLD, _NEW = "transformers-4.57.6.json", "transformers-5.20.2.json"
 
 
 def _bytes(name: str) -> bytes | None:
-    path = resources.files("attnfit.engines.vllm.launch") / "tables" / name
     try:
-        return path.read_bytes()
+        return (Path(__file__).parent / "tables" / name).read_bytes()
     except FileNotFoundError:
         return None
 
@@ -55,7 +54,7 @@ def class_tables(release: str) -> ClassTables:
     names: dict[str, str] = facts.get("config_classes", {})
     lent = set(names.values())
     own = ClassFile(classes={})
-    by_distance = sorted(PROBED, key=lambda r: _distance(r, release), reverse=True)
+    by_distance = [release] if release in PROBED else sorted(PROBED, key=lambda r: -_distance(r, release))
     for probed in by_distance:
         found = _class_file(f"configs-{probed}.json") or ClassFile()
         nearest = probed == by_distance[-1]
@@ -72,8 +71,10 @@ def newer_types(release: str) -> frozenset[str]:
     0.19.1 to 0.23.0 ask for 4.56 or newer without an upper bound: a checkpoint that 4 cannot read is launched with 5.
     """
     wanted: str = release_facts(release).get("transformers", "")
+    if ">=4." not in wanted or "<5" in wanted:
+        return frozenset()  # before the tables are read: each costs as much as a whole answer
     old, new = _class_file(_OLD), _class_file(_NEW)
-    if ">=4." not in wanted or "<5" in wanted or old is None or new is None:
+    if old is None or new is None:
         return frozenset()
     return frozenset(new.model_types.keys() - old.model_types.keys())
 

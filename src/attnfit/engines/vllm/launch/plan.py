@@ -38,6 +38,8 @@ class Layer(NamedTuple):
     cacheless: bool = False  # no cache_config handed over: KV dtype "auto", no model window, no skip layers
     asks_as: str | None = None  # class that asks where it is not the one that registers
     probe: bool = False  # asks, but registers no cache
+    ratio: int = 1  # tokens that one stored state covers
+    width: int | None = None  # elements of one stored state, where the class does not call it head_size
 
 
 class Ctx:

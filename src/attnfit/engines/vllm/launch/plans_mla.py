@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import Any
 
 from attnfit.core import Selection, Status
 from attnfit.engines.vllm.launch.plan import Ctx, Layer, Plan, PlanFunction, attention
@@ -136,18 +137,29 @@ def deepseek_v4_layer(c: Ctx, i: int) -> Iterator[Layer]:
         name = "DeepseekV4FlashInferSM120Attention" if major == 12 else "DeepseekV4FlashInferMLAAttention"
     else:
         name = "DeepseekV4FlashMLAAttention"
+    head, index = c.get("head_dim"), c.get("index_head_dim")
     if ratio == 4:
-        yield indexer(i, "DeepseekV4IndexerCache", "DEEPSEEK_V4_INDEXER")
-        yield Layer("CompressorStateCache", i, backend="CompressorBackend", window=8)
+        yield indexer(i, "DeepseekV4IndexerCache", "DEEPSEEK_V4_INDEXER")._replace(ratio=ratio)
+        yield v4_compressor(i, ratio, index)
     yield Layer("DeepseekV4SWACache", i, backend="DEEPSEEK_SPARSE_SWA")
     yield Layer(
         name,
         i,
         backend="FLASHINFER_MLA_SPARSE_DSV4" if flashinfer else "FLASHMLA_SPARSE_DSV4",
         kv="fp8_ds_mla" if packed else "run",
+        ratio=ratio,
     )
     if ratio > 1:
-        yield Layer("CompressorStateCache", i, backend="CompressorBackend", window=(2 if ratio == 4 else 1) * ratio)
+        yield v4_compressor(i, ratio, head)
+
+
+def v4_compressor(i: int, ratio: int, head: Any) -> Layer:
+    """The states not yet compressed: key/value and score, twice where windows overlap (compressor.py:275)."""
+    overlap = 2 if ratio == 4 else 1
+    width = 2 * overlap * head if isinstance(head, int) else None
+    return Layer(
+        "CompressorStateCache", i, backend="CompressorBackend", window=overlap * ratio, ratio=ratio, width=width
+    )
 
 
 def deepseek_v4(c: Ctx, p: Plan) -> Iterator[Layer]:

@@ -115,3 +115,5 @@ class KvLayer(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "target"  # "target" | "draft"
     count: int = 1
     first_layer: int | None = None  # index of the first decoder layer of this kind
+    ratio: int = 1  # tokens that one stored state covers
+    width: int | None = None  # elements of one stored state, where the class does not call it head_size
