@@ -54,7 +54,7 @@ def block_sizes(
 
     Raises Refusal (stage update_block_size) where the engine raises, Unknown where a fact is missing.
     """
-    book = _Backends(cfg, kv_cache_dtype, capability, env or {})
+    book = Backends(cfg, kv_cache_dtype, capability, env or {})
     backends = book.distinct(kv_layers)
     sizes = _Sizes(cfg.block_size, cfg.mamba_block_size)
     if not backends:
@@ -94,7 +94,7 @@ class _Sizes:
         return BlockSizes(self.block, self.mamba, self.mamba_page, self.skip_page)
 
 
-class _Backends:
+class Backends:
     """What each attention backend says about block sizes, for this launch."""
 
     def __init__(self, cfg: EngineConfig, kv: str, capability: Capability, env: Mapping[str, bool]) -> None:
@@ -156,7 +156,7 @@ class _Backends:
         )
 
 
-def _flash_attn_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
+def _flash_attn_pages(book: Backends, entry: dict[str, Any]) -> list[int]:
     """FLASH_ATTN's own pages: FA4 with head size 256 on SM10x/11x, or FP8 KV with head size 512 on SM90."""
     cfg, major = book.cfg, book.capability.major
     version = cfg.attention.get("flash_attn_version")
@@ -179,13 +179,13 @@ def _flash_attn_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
     return list(entry["sizes"])
 
 
-def _flash_attn_diffkv_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
+def _flash_attn_diffkv_pages(book: Backends, entry: dict[str, Any]) -> list[int]:
     if book.cfg.head_size == 256 and book.capability.major in (10, 11):
         raise Unknown("the value head size that FLASH_ATTN_DIFFKV is built with")
     return list(entry["sizes"])
 
 
-def _flashinfer_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
+def _flashinfer_pages(book: Backends, entry: dict[str, Any]) -> list[int]:
     """Pages of 128 and more only with trtllm-gen on SM10x and grouped queries (flashinfer.py:585)."""
     cfg = book.cfg
     large = (
@@ -200,14 +200,14 @@ def _flashinfer_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
     return [*entry["sizes"], 128, 256, 512, 1024] if large else list(entry["sizes"])
 
 
-def _glm5_next_indexer_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
+def _glm5_next_indexer_pages(book: Backends, entry: dict[str, Any]) -> list[int]:
     pool = book.cfg.text.get("index_kpool")
     if not isinstance(pool, int):
         raise Unknown("index_kpool of the config")
     return [pool * size for size in entry["sizes"] if not (book.capability.major == 12 and size == 32)]
 
 
-def _sm90_64_pages(book: _Backends, entry: dict[str, Any]) -> list[int]:
+def _sm90_64_pages(book: Backends, entry: dict[str, Any]) -> list[int]:
     return [64] if book.capability.major == 9 else list(entry["sizes"])
 
 
@@ -226,7 +226,7 @@ def _align_hybrid(
     kv: str,
     kv_layers: Sequence[KvLayer],
     capability: Capability,
-    book: _Backends,
+    book: Backends,
     backends: list[str],
     sizes: _Sizes,
 ) -> None:
@@ -265,7 +265,7 @@ def _hybrid_token_bytes(cfg: EngineConfig, kv: str, backend: str) -> int:
     return token_bytes(backend, kv, cfg.dtype, heads, cfg.head_size)
 
 
-def _align_skipped(cfg: EngineConfig, kv: str, book: _Backends, key: str, sizes: _Sizes) -> None:
+def _align_skipped(cfg: EngineConfig, kv: str, book: Backends, key: str, sizes: _Sizes) -> None:
     """Layers kept at the model's dtype share the block pool with the quantised ones (interface.py:826)."""
     backend, heads = book.name(key), cfg.num_kv_heads
     primary = token_bytes(backend, kv, cfg.dtype, heads, cfg.head_size)
