@@ -36,6 +36,7 @@ import torch  # noqa: E402
 from fake_gpu import OnCpu, OnMeta, install, start_groups  # noqa: E402
 
 SECONDS = 120  # for one launch
+WITHOUT_DRAFT = ("ngram", "ngram_gpu", "suffix")
 ADDED = ["--skip-tokenizer-init", "--load-format", "dummy"]  # no tokenizer, no weights
 
 
@@ -199,6 +200,8 @@ def _draft(config: Any, recorder: Recorder, out: dict[str, Any]) -> None:
     speculative = config.speculative_config
     if speculative is None or getattr(speculative, "draft_model_config", None) is None:
         return
+    if speculative.method in WITHOUT_DRAFT:
+        return  # its draft_model_config is the target's; the engine builds no model from it
     from vllm.compilation.backends import set_model_tag
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype

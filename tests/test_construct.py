@@ -17,7 +17,7 @@ from attnfit.engines.vllm.launch.expert_blocks import refined_block
 from attnfit.engines.vllm.launch.impl_checks import check_impl
 from attnfit.engines.vllm.launch.linear import Projection, check_blocks, is_skipped
 from attnfit.engines.vllm.launch.mla_prefill import Dims, choose_prefill, prefill_priorities
-from attnfit.engines.vllm.launch.moe import MoeLayer, MoeParallel, in_capabilities
+from attnfit.engines.vllm.launch.moe import MoeLayer, MoeParallel, humming_first, in_capabilities
 from attnfit.engines.vllm.launch.moe_select import Scheme, select
 from attnfit.engines.vllm.launch.pages import token_bytes, turboquant_slot
 from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal, Unknown
@@ -123,6 +123,14 @@ def test_an_explicit_backend_of_another_scheme_lists_the_valid_names() -> None:
 
 def test_quantisation_only_backends_leave_unquantised_experts_alone() -> None:
     assert select(Scheme("unquantized"), moe(moe_backend="marlin"), Capability(9, 0), {}, "model_init") == "TRITON"
+
+
+def test_humming_goes_before_marlin_on_sm90_and_stays_where_no_marlin_is() -> None:
+    order = ["TRITON", "MARLIN", "BATCHED_MARLIN", "HUMMING", "EMULATION"]
+    before = ["TRITON", "HUMMING", "MARLIN", "BATCHED_MARLIN", "EMULATION"]
+    assert humming_first(order, Capability(9, 0)) == before
+    assert humming_first(order, Capability(10, 0)) == order
+    assert humming_first(["TRITON", "HUMMING", "CPU"], Capability(9, 0)) == ["TRITON", "HUMMING", "CPU"]
 
 
 def test_what_the_facts_do_not_say_is_unknown_and_named() -> None:

@@ -7,7 +7,7 @@ the rules that do not fit stand here as small named functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -109,6 +109,17 @@ def in_capabilities(cap: Capability, tokens: list[str]) -> bool:
     return False
 
 
+def humming_first(order: Sequence[str], cap: Capability) -> list[str]:
+    """The list with Humming right before the first Marlin on SM90, where both are in it (humming/priority.py:30)."""
+    names = list(order)
+    humming, marlin = (
+        next((i for i, name in enumerate(names) if kind in name.lower()), None) for kind in ("humming", "marlin")
+    )
+    if cap == (9, 0) and humming is not None and marlin is not None and marlin < humming:
+        names.insert(marlin, names.pop(humming))
+    return names
+
+
 class Oracle:
     """One quantisation scheme's choice of experts on one GPU."""
 
@@ -120,12 +131,8 @@ class Oracle:
         self.keys: dict[str, str] = table["quant_keys"]
 
     def order(self) -> list[str]:
-        """The automatic priority list; Humming goes right before Marlin on SM90 (humming/priority.py:26)."""
-        order = list(self.rules["order"])
-        if self.cap == (9, 0) and "HUMMING" in order and order.index("HUMMING") > order.index("MARLIN"):
-            order.remove("HUMMING")
-            order.insert(order.index("MARLIN"), "HUMMING")
-        return order
+        """The automatic priority list."""
+        return humming_first(self.rules["order"], self.cap)
 
     def reason(self, backend: str, layer: MoeLayer, weight: str | None, activation: str | None) -> str | None:
         """None if one of the backend's classes takes the layer, else why the last one does not."""

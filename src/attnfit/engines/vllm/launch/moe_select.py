@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch.moe import MoeLayer, Oracle, in_capabilities
+from attnfit.engines.vllm.launch.moe import MoeLayer, Oracle, humming_first
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 
 # vllm/utils/deep_gemm.py:28: model types for which DeepGEMM is off on a family of GPUs
@@ -213,11 +213,11 @@ def _mxfp4(oracle: Oracle, scheme: Scheme, layer: MoeLayer, stage: str) -> str:
                 return str(name)
         raise Refusal(stage, _unsupported(oracle, name, reason or ""), _RAISES["mxfp4"])
     if scheme.deepseek_v4:
-        for name in _humming_first(rules["deepseek_v4_order"], oracle.cap):
+        for name in humming_first(rules["deepseek_v4_order"], oracle.cap):
             if _mxfp4_reason(oracle, name, layer, own.get(name)) is None:
                 return name
         raise Refusal(stage, rules["deepseek_v4_none"], rules["deepseek_v4_where"])
-    order = _humming_first(rules["order"], oracle.cap)
+    order = humming_first(rules["order"], oracle.cap)
     if oracle.cap.major == 12:  # the OAI Triton kernels go behind Marlin on SM12x (oracle/mxfp4.py:426)
         order.remove("TRITON")
         order.insert(order.index("BATCHED_MARLIN") + 1, "TRITON")
@@ -255,11 +255,3 @@ def _by_activation(names: list[str], own: dict[str, str], wanted: str | None) ->
         return plain or list(names)
     matching = [name for name in names if own.get(name) == wanted or name == "EMULATION"]
     return matching + [name for name in plain if name not in matching]
-
-
-def _humming_first(names: list[str], cap: Capability) -> list[str]:
-    order = list(names)
-    if in_capabilities(cap, ["9.0"]):
-        order.remove("HUMMING")
-        order.insert(order.index("MARLIN"), "HUMMING")
-    return order
