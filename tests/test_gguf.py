@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from attnfit.errors import InputError
 from attnfit.inputs.gguf import Array, Header, read_gguf, read_header
 from attnfit.inputs.gguf.header import MOST_KEPT, MOST_STRINGS, Text
-from attnfit.inputs.gguf.types import TYPES
+from attnfit.inputs.gguf.tensor_types import TYPES
 from attnfit.inputs.ranges import FileSource
 from gguf_bytes import Builder, Bytes, Typed
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from attnfit.errors import InputError
-from attnfit.inputs.gguf.types import TYPES
+from attnfit.inputs.gguf.tensor_types import TYPES
 from attnfit.inputs.ranges import Source
 
 MOST_KEYS = 20_000  # real headers have well under a hundred

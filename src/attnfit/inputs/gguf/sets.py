@@ -13,7 +13,7 @@ import msgspec
 
 from attnfit.errors import AttnfitError, InputError
 from attnfit.inputs.gguf.header import MOST_TENSORS, Header, Tensor, read_header
-from attnfit.inputs.gguf.types import TYPES, name_of
+from attnfit.inputs.gguf.tensor_types import TYPES, name_of
 from attnfit.inputs.ranges import FileSource, Source
 
 MOST_PARTS = 1_000
