@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnfit import engines
-from attnfit.core import Gpu, Model, Question, Report, Selection
+from attnfit.core import Gpu, Question, Report, Selection
 from attnfit.decide import Request, decide, verdict
 from attnfit.errors import UsageError, did_you_mean
 from attnfit.plan import plan
@@ -32,7 +32,7 @@ def check(
 
     command: the launch command, as a list of words or as one string; empty: the plainest one for `model`.
     gpu, count: as on the command line ("h200x8", "12.0", "auto"; `-n`).
-    model: a directory with config.json; needed only if the command names none that can be read here.
+    model: a directory with config.json, or a hub id; needed only if the command names none that can be read here.
     engine: "vllm==0.33.0", "vllm", or None: what the command's environment has, else the newest rule book.
     env: environment facts that differ from what is found or what the release installs by default.
     witness: an engine source (tree, wheel, "installed"): answer from the engine's own code, not from the book.
@@ -43,6 +43,7 @@ def check(
     from attnfit.inputs.command import parse_command
     from attnfit.inputs.environment import env_facts, installed
     from attnfit.inputs.gpu import read_gpus
+    from attnfit.inputs.hub_ref import hub_settings
     from attnfit.inputs.model import read_model
     from attnfit.inputs.secrets import hide
 
@@ -74,18 +75,22 @@ def check(
         said.append("no release given and none installed here: the newest rule book")
     path = model or (parsed.model if parsed else None)
     if path is None:
-        raise UsageError("no model: name a directory with config.json, or give the launch command behind --")
-    files = read_model(path)
+        raise UsageError(
+            "no model: name a directory with config.json or a hub id, or give the launch command behind --"
+        )
+    files = read_model(path, lambda: hub_settings(parsed))
+    if parsed and parsed.model == path and files.repo not in (None, path):
+        raise UsageError(f"the engine does not read the model from {path}; write {' '.join(files.served_as)}")
     said += files.notes
     said += parsed.notes if parsed else ()
     if parsed is None:
         total = sum(n for _, n in gpus)
-        default = chosen.default_command(path, total, files.config)
+        default = chosen.default_command(files.served_as, total, files.config)
         parsed = parse_command(default)
         said.append(f"no command given: taken as `{' '.join(default)}`")
     request = Request(
         release=release if witness is None else release.witnessed(witness),
-        model=Model(path=path, config=files.config, hf_quant=files.hf_quant, files=files.names),
+        model=files.model(),
         gpus=gpus,
         argv=tuple(parsed.argv),
         form=parsed.form,

@@ -7,17 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from attnfit import engines
 from attnfit.api import check_facts
-from attnfit.core import Capability, Gpu, Model
+from attnfit.core import Capability, Gpu
 from attnfit.decide import Request, decide
 from attnfit.errors import AttnfitError, InputError, UsageError
 from attnfit.inputs.secrets import clean
 from attnfit.report.json import layer_dict
+
+if TYPE_CHECKING:
+    from attnfit.inputs.command import Command
+    from attnfit.inputs.hub_ref import HubSettings
+    from attnfit.inputs.model import ModelFiles
 
 MOST_BYTES = 16 << 20  # of one line; a longer one is answered with a usage error, not read into a question
 
@@ -127,16 +132,17 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
         if engines.split_spec(spec)[1] is None and (named := parsed.image_release or parsed.required_release):
             spec = f"{parsed.engine}=={named}"
     else:
+        parsed = None
         argv = tuple(str(word) for word in _typed(item, "flags", list, []))
     if not isinstance(path, str):
         raise UsageError('no model: give "model": PATH, or a command that names one')
-    release, files = _release(spec), _model(path)
+    release, files = _release(spec), _model(path, parsed, argv)
     check_facts(item["env"], release)
     gpus, counted = _gpus(item, default_gpu)
     launch = decide(
         Request(
             release=release,
-            model=Model(path=path, config=files.config, hf_quant=files.hf_quant, files=files.names),
+            model=files.model(),
             gpus=gpus,
             argv=argv,
             form=form,
@@ -214,8 +220,19 @@ def _release(spec: str) -> engines.Release:
     return engines.engine(name).release(version)
 
 
+def _model(path: str, command: Command | None, argv: tuple[str, ...]) -> ModelFiles:
+    """The model at `path`, read once; a hub model once for each way its launches reach the hub."""
+    import os
+
+    if os.path.exists(path):
+        return _read(path, None)
+    from attnfit.inputs.hub_ref import hub_settings
+
+    return _read(path, hub_settings(command, argv))
+
+
 @lru_cache(maxsize=256)
-def _model(path: str) -> Any:
+def _read(path: str, settings: HubSettings | None) -> ModelFiles:
     from attnfit.inputs.model import read_model
 
-    return read_model(path)
+    return read_model(path, None if settings is None else lambda: settings)

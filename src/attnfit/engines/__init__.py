@@ -64,7 +64,7 @@ class Move(NamedTuple):
 class Engine(Protocol):
     name: str
 
-    def default_command(self, model: str, gpus: int, config: dict[str, Any]) -> Sequence[str]:
+    def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
         """The plainest launch of `model` on at most `gpus` GPUs, for a user who has no command yet."""
 
     def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:

@@ -24,8 +24,15 @@ class EntryPoints(NamedTuple):
     requirement: re.Pattern[str]  # "vllm==0.16.0" in a wrapper's options; group 1: the release
     model_options: tuple[str, ...]  # options that name the model
     find_model: Callable[[Sequence[str], str], str | None]  # (argv, form): the model where it is not in front
+    flag_values: Callable[[Sequence[str], str], Mapping[str, object]]  # (argv, form): dest -> the text it was given
 
 
 def entry_points() -> Sequence[EntryPoints]:
     """The tables of all engines that have one."""
     return [import_module(f"attnfit.engines.{name}.entry").ENTRY for name in ENGINES]
+
+
+def flag_values(engine: str, argv: Sequence[str], form: str) -> Mapping[str, object]:
+    """The text every flag was given, nothing judged: for inputs that must know a flag before the engine is asked."""
+    entry: EntryPoints = import_module(f"attnfit.engines.{engine}.entry").ENTRY
+    return entry.flag_values(argv, form)

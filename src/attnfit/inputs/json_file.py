@@ -27,12 +27,13 @@ _KINDS = {
 }
 
 
-def read_object(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
+def read_object(path: Path, notes: list[str] | None = None, most: int = MOST_BYTES) -> dict[str, Any]:
     """The JSON object in `path`. Raises InputError naming the file, what is wrong, and what to do.
 
     notes: receives a sentence for each oddity the engine accepts as well (duplicate keys, broken escapes).
+    most: bytes; a larger file is refused unread.
     """
-    data = read_bytes(path)
+    data = read_bytes(path, most)
     _refuse_other_files(path, data)
     try:
         text = data.decode("utf-8")
@@ -48,29 +49,29 @@ def read_object(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
     return value
 
 
-def read_bytes(path: Path) -> bytes:
-    """The whole of a regular file of at most MOST_BYTES; never blocks on a pipe or device, never reads a huge file."""
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The whole of a regular file of at most `most` bytes; never blocks on a pipe or device."""
     try:
         status = os.stat(path)
         for test, kind in _KINDS.items():
             if test(status.st_mode):
                 raise InputError(f"{path} is {kind}, not a file; give the directory of a model or its config.json")
-        if status.st_size > MOST_BYTES:
+        if status.st_size > most:
             raise InputError(
                 f"{path} has {status.st_size / 2**20:,.0f} MiB; a config.json has at most a few, and more than "
-                f"{MOST_BYTES >> 20} are not read. Is it the file you mean?"
+                f"{most >> 20} are not read. Is it the file you mean?"
             )
         # Non-blocking: some files of /proc look regular and would wait for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            data = file.read(MOST_BYTES + 1) or b""
+            data = file.read(most + 1) or b""
     except FileNotFoundError:
         if os.path.islink(path):
             raise InputError(f"{path} is a link to a file that is not there; copy the file itself") from None
         raise InputError(f"{path}: no such file; check the spelling") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {why(error)}") from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{path} has more than {MOST_BYTES >> 20} MiB; is it the file you mean?")
+    if len(data) > most:
+        raise InputError(f"{path} has more than {most >> 20} MiB; is it the file you mean?")
     return data
 
 

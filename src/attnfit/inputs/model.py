@@ -1,26 +1,28 @@
-"""A model as it lies on disk: its config.json and the files beside it that change what an engine does with it.
+"""A model as its files say it: config.json and the files beside it that change what an engine does with it.
 
-`read_model` reads and refuses; it decides nothing about attention. What a path can be instead of a model (a hub id, a
-GGUF file, a LoRA adapter, a diffusers pipeline, a cache folder) gets an answer that says so.
+`read_model` reads and refuses; it decides nothing about attention. The files lie in a directory here, or in a
+repository on the hub (hub.py, imported only then). What a path can be instead of a model gets an answer that says so
+(not_a_model.py).
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnfit.errors import InputError, UnknownAnswer, did_you_mean
-from attnfit.inputs.json_file import read_object, why
+from attnfit.core import Model
+from attnfit.errors import InputError, UnknownAnswer
+from attnfit.inputs.json_file import read_object
+from attnfit.inputs.places import Directory, Place
+
+if TYPE_CHECKING:
+    from attnfit.inputs.hub_ref import HubRef, HubSettings
 
 CONFIG = "config.json"
-_MOST_FILES = 20_000  # of a directory are looked at
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
-_REMOTE = re.compile(r"(s3|gs|az|hf|runai|oci)://", re.IGNORECASE)
 _WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -28,65 +30,98 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What was found. `config` is config.json as the engine's JSON reader would give it."""
 
     path: str  # as the user gave it
-    config_path: str
+    config_path: str  # for people: where config.json was read
     config: dict[str, Any]
     hf_quant: dict[str, Any] | None = None  # hf_quant_config.json (ModelOpt); engines read it only without
     # a quantization_config in config.json
-    generation: dict[str, Any] | None = None  # generation_config.json
+    generation: dict[str, Any] | None = None  # generation_config.json; of a hub model only where asked for
     params: bool = False  # params.json (Mistral format) lies beside it
     consolidated: bool = False  # consolidated*.safetensors too: recent vLLM then reads params.json, not config.json
     names: frozenset[str] | None = None  # of all files beside it; None: only the config file is known
     weights: tuple[str, ...] = ()  # kinds of weight files: "safetensors", "bin", "gguf"; empty: none here
     notes: tuple[str, ...] = ()
+    place: Place | None = None  # where more can be read; None: only the config file is known
+    repo: str | None = None  # the hub repository it is, if it is one
+    revision: str | None = None  # of that repository, as asked for
+    commit: str | None = None
+
+    @property
+    def served_as(self) -> tuple[str, ...]:
+        """How a launch command names it."""
+        if self.repo is None:
+            return (self.path,)
+        return (self.repo, *(("--revision", self.revision) if self.revision else ()))
+
+    def model(self) -> Model:
+        """What the engines are asked with."""
+        return Model(path=self.repo or self.path, config=self.config, hf_quant=self.hf_quant, files=self.names)
 
 
-def read_model(path: str) -> ModelFiles:
-    """Read the model at `path`: a directory with config.json, or such a file itself.
+def read_model(path: str, hub: Callable[[], HubSettings] | None = None, *, generation: bool = False) -> ModelFiles:
+    """Read the model at `path`: a directory with config.json, such a file itself, or a hub id.
 
-    Raises InputError (missing, unreadable, or not what it should be) and UnknownAnswer (a hub id, a GGUF file, a
-    format that is not read yet). An existing path wins over a hub id of the same name.
+    hub: how the launch reaches the hub; called only where `path` is none here. Default: this process's environment.
+    generation: also fetch generation_config.json of a hub model (a local one is always read).
+
+    Raises InputError (missing, unreadable, or not what it should be) and UnknownAnswer (gated, offline, a format that
+    is not read yet, ...). An existing path wins over a hub id of the same name, and a note says so.
     """
     if not isinstance(path, str) or not path.strip():
-        raise InputError("no model: give a directory with config.json, or a config.json file")
+        raise InputError("no model: give a directory with config.json, such a file, or a hub id (org/name)")
     place = Path(path)
     try:
         os.stat(place)
         is_directory = place.is_dir()
     except (OSError, ValueError) as error:
-        raise _absent(path, error) from None
+        return _elsewhere(path, error, hub, generation)
     if is_directory:
         return _from_directory(path, place)
     return _from_file(path, place)
 
 
 def _from_directory(path: str, directory: Path) -> ModelFiles:
-    names = _names(directory)
-    if CONFIG not in names:
-        raise _without_config(path, directory, names)
+    place = Directory(directory)
+    if CONFIG not in place.names:
+        from attnfit.inputs.not_a_model import without_config
+
+        raise without_config(path, place, directory)
+    found = _from_place(path, place, generation=True)
+    if _could_be_an_id(path):
+        said = f"{path} is the directory here; it is not looked for on the hub"
+        found = msgspec.structs.replace(found, notes=(said, *found.notes))
+    return found
+
+
+def _from_place(path: str, place: Place, *, generation: bool) -> ModelFiles:
     notes: list[str] = []
-    config = read_object(directory / CONFIG, notes)
+    config = place.json(CONFIG, notes)
     _refuse_pipelines(path, config)
+    names = place.names
+    here = names or frozenset()
     return ModelFiles(
         path=path,
-        config_path=str(directory / CONFIG),
+        config_path=place.where(CONFIG),
         config=config,
-        hf_quant=_hf_quant(directory, names, config, notes),
-        generation=_optional(directory / "generation_config.json", names, notes),
-        params="params.json" in names,
-        consolidated=any(n.startswith("consolidated") and n.endswith(".safetensors") for n in names),
+        hf_quant=_hf_quant(place, config, notes),
+        generation=_optional(place, "generation_config.json", notes) if generation else None,
+        params="params.json" in here,
+        consolidated=any(n.startswith("consolidated") and n.endswith(".safetensors") for n in here),
         names=names,
-        weights=_weights(names),
+        weights=_weights(here),
         notes=tuple(notes),
+        place=place,
     )
 
 
 def _from_file(path: str, file: Path) -> ModelFiles:
+    from attnfit.inputs import not_a_model
+
     if file.suffix.lower() == ".gguf":
-        raise UnknownAnswer(_GGUF.format(path))
+        raise UnknownAnswer(not_a_model.GGUF.format(path))
     if file.suffix.lower() in {".safetensors", ".bin", ".pt", ".pth", ".onnx"}:
         raise InputError(f"{path} holds weights; give the directory it lies in, which has the config.json")
     if file.name == CONFIG:
-        found = _from_directory(str(file.parent), file.parent)
+        found = _from_place(str(file.parent), Directory(file.parent), generation=True)
         said = f"{path} is the file; an engine is given its directory, {file.parent}"
         return msgspec.structs.replace(found, path=path, notes=(*found.notes, said))
     notes: list[str] = []
@@ -96,39 +131,66 @@ def _from_file(path: str, file: Path) -> ModelFiles:
     return ModelFiles(path=path, config_path=path, config=config, notes=tuple(notes))
 
 
-def _names(directory: Path) -> frozenset[str]:
-    names: list[str] = []
+def _elsewhere(
+    path: str, error: OSError | ValueError, hub: Callable[[], HubSettings] | None, generation: bool
+) -> ModelFiles:
+    """What is no path here: a model of the hub, or something that gets a sentence of its own."""
+    from attnfit.inputs.hub_ref import parse_ref, settings_of
+    from attnfit.inputs.not_a_model import absent, gguf_elsewhere
+
+    settings = hub() if hub is not None else settings_of({})
+    gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+    ref = parse_ref(path, settings.endpoint) if gone else None
+    if gone and (refused := gguf_elsewhere(path, ref)) is not None:
+        raise refused
+    if ref is None:
+        raise absent(path, error)
+    return _from_hub(path, ref, settings, generation)
+
+
+def _from_hub(path: str, ref: HubRef, settings: HubSettings, generation: bool) -> ModelFiles:
+    from attnfit.inputs.hub import open_repository
+    from attnfit.inputs.not_a_model import near, without_config
+
+    if settings.revision:
+        ref = msgspec.structs.replace(ref, revision=settings.revision)
     try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                names.append(entry.name)
-                if len(names) >= _MOST_FILES:
-                    break
-    except OSError as error:
-        raise InputError(f"{directory}: {why(error)}") from None
-    if len(names) >= _MOST_FILES and (directory / CONFIG).exists():
-        names.append(CONFIG)
-    return frozenset(names)
+        place = open_repository(ref, settings)
+    except UnknownAnswer as error:
+        guess = near(path)
+        raise type(error)(str(error) + guess) from None
+    if not place.has(CONFIG):
+        raise without_config(path, place, None)
+    found = _from_place(path, place, generation=generation)
+    return msgspec.structs.replace(
+        found, repo=ref.repo, revision=ref.revision, commit=place.commit, notes=(*place.notes(), *found.notes)
+    )
 
 
-def _hf_quant(
-    directory: Path, names: frozenset[str], config: dict[str, Any], notes: list[str]
-) -> dict[str, Any] | None:
+def _could_be_an_id(path: str) -> bool:
+    if path.startswith(("/", ".", "~")) or path.count("/") > 1:
+        return False
+    from attnfit.inputs.hub_ref import parse_ref
+
+    return parse_ref(path) is not None
+
+
+def _hf_quant(place: Place, config: dict[str, Any], notes: list[str]) -> dict[str, Any] | None:
     file = "hf_quant_config.json"
-    if file not in names:
+    if place.names is None or file not in place.names:
         return None
     if config.get("quantization_config") is None:
-        return read_object(directory / file, notes)  # the engine reads it, so a broken one is an error
-    return _optional(directory / file, names, notes)
+        return place.json(file, notes)  # the engine reads it, so a broken one is an error
+    return _optional(place, file, notes)
 
 
-def _optional(file: Path, names: frozenset[str], notes: list[str]) -> dict[str, Any] | None:
+def _optional(place: Place, name: str, notes: list[str]) -> dict[str, Any] | None:
     """A file that does not decide: one that cannot be read is a note, not an error."""
-    if file.name not in names:
+    if place.names is None or name not in place.names:
         return None
     try:
-        return read_object(file, notes)
-    except InputError as error:
+        return place.json(name, notes)
+    except (InputError, UnknownAnswer) as error:
         notes.append(f"left out: {error}")
         return None
 
@@ -140,93 +202,10 @@ def _weights(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-_GGUF = "{} is a GGUF file, which is not read yet; download the config.json of the model it was made from and give that"
-
-
 def _refuse_pipelines(path: str, config: dict[str, Any]) -> None:
     if "_diffusers_version" in config or "_class_name" in config:
         raise InputError(f"{path} is part of a diffusers pipeline (images or video), not a language model")
     if "peft_type" in config:
-        raise InputError(_adapter(path, config))
+        from attnfit.inputs.not_a_model import adapter
 
-
-def _adapter(path: str, adapter: dict[str, Any]) -> str:
-    base = adapter.get("base_model_name_or_path")
-    named = f" (it says {base[:120]!r})" if isinstance(base, str) and base else ""
-    return f"{path} is a LoRA adapter, not a model; give its base model{named} and pass the adapter by --lora-modules"
-
-
-def _without_config(path: str, directory: Path, names: frozenset[str]) -> InputError | UnknownAnswer:
-    """What a directory without config.json is, as well as can be told."""
-    if "adapter_config.json" in names:
-        try:
-            adapter = read_object(directory / "adapter_config.json")
-        except InputError:
-            adapter = {}
-        return InputError(_adapter(path, adapter))
-    if "model_index.json" in names:
-        return InputError(f"{path} is a diffusers pipeline (images or video), not a language model")
-    if any(n.lower().endswith(".gguf") for n in names):
-        return UnknownAnswer(_GGUF.format(f"{path} has no config.json; what it holds"))
-    if "params.json" in names:
-        return UnknownAnswer(
-            f"{path} is in Mistral format (params.json without config.json), which is not read yet; add the "
-            "config.json of the model's repository"
-        )
-    if inner := _inner(directory, names):
-        return InputError(f"{path} has no config.json, but {inner} has; give that")
-    held = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
-    return InputError(f"{path} has no config.json (it holds {held}); give the directory of a model")
-
-
-def _inner(directory: Path, names: frozenset[str]) -> Path | None:
-    """The one place below where a config.json lies: a sub-directory, or a snapshot of a hub cache folder."""
-    try:
-        if "snapshots" in names:
-            places = sorted((directory / "snapshots").iterdir(), key=lambda p: p.stat().st_mtime)[-1:]
-        else:
-            places = [directory / name for name in sorted(names)[:200]]
-        found = [place for place in places if (place / CONFIG).is_file()]
-    except OSError:
-        return None
-    return found[0] if len(found) == 1 else None
-
-
-def _absent(path: str, error: OSError | ValueError) -> InputError | UnknownAnswer:
-    """What a path that is not there may be: a hub id, object storage, a web address, or a typing error."""
-    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | NotADirectoryError):
-        return InputError(f"{path}: {why(error)}")
-    if isinstance(error, ValueError):
-        return InputError(f"{path!r} {why(error)}")
-    if address := re.fullmatch(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*", path):
-        return UnknownAnswer(_HUB.format(address[1]))
-    if re.match(r"https?://", path):
-        return InputError(f"{path} is a web address; download the model's config.json and give that")
-    if _REMOTE.match(path):
-        return UnknownAnswer(
-            f"{path} lies in remote storage, which is not read; copy its config.json here and give that"
-        )
-    if path.lower().endswith(".gguf") or re.fullmatch(r"[^/:]+/[^/:]+:[\w.-]+", path):
-        return UnknownAnswer(f"{path} is not here; and " + _GGUF.format("what it names"))
-    if path.startswith("~"):
-        return InputError(f"{path}: the engine does not expand ~ and neither does attnfit; write the path in full")
-    if _HUB_ID.fullmatch(path) and not path.endswith(".json"):
-        return UnknownAnswer(_HUB.format(path) + _near(path))
-    return InputError(f"{path}: no such file or directory{_near(path) or '; check the spelling'}")
-
-
-_HUB = (
-    "{} is no path here, so it is taken for a hub id, and hub ids are not read yet; download config.json (and "
-    "hf_quant_config.json if there is one) into a directory and give that"
-)
-
-
-def _near(path: str) -> str:
-    """A sibling of nearly that name."""
-    parent = Path(path).parent
-    try:
-        with os.scandir(parent) as entries:
-            names = [entry.name for entry, _ in zip(entries, range(2000), strict=False)]
-    except OSError:
-        return ""
-    return did_you_mean(Path(path).name, names)
+        raise InputError(adapter(path, config))

@@ -92,13 +92,13 @@ class Vllm:
 
     name = "vllm"
 
-    def default_command(self, model: str, gpus: int, config: dict[str, Any]) -> Sequence[str]:
+    def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
         nested = config.get("text_config")
         heads = (nested if isinstance(nested, dict) else config).get("num_attention_heads")
         size = gpus
         while isinstance(heads, int) and heads > 0 and heads % size:
             size -= 1  # the engine wants a divisor of the attention heads
-        return ("vllm", "serve", model, *(("--tensor-parallel-size", str(size)) if size > 1 else ()))
+        return ("vllm", "serve", *model, *(("--tensor-parallel-size", str(size)) if size > 1 else ()))
 
     def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:
         from attnfit.engines.vllm.moves import moves

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attnfit.engines.entry import EntryPoints
 
 
 def find_model(argv: Sequence[str], form: str) -> str | None:
     """The model among flags (`-tp 8 MODEL`) or inside a `--config` file, as the newest release's parser sees it."""
-    from attnfit.engines.vllm.flags import known_releases, lenient_values
-
-    values = lenient_values(known_releases()[-1], argv, form)
+    values = flag_values(argv, form)
     model = values.get("model_tag") if form == "serve" else None
     model = model or values.get("model")
     return model if isinstance(model, str) else None
+
+
+def flag_values(argv: Sequence[str], form: str) -> Mapping[str, object]:
+    """The text every flag was given, as the newest release's parser sees it."""
+    from attnfit.engines.vllm.flags import known_releases, lenient_values
+
+    return lenient_values(known_releases()[-1], argv, form)
 
 
 ENTRY = EntryPoints(
@@ -37,4 +42,5 @@ ENTRY = EntryPoints(
     requirement=re.compile(r"^vllm(?:\[[^\]]*\])?\s*(?:==|@)\s*v?(\d+\.\d+[\w.]*)$"),
     model_options=("--model",),
     find_model=find_model,
+    flag_values=flag_values,
 )

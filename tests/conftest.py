@@ -1,0 +1,13 @@
+"""No test reaches the network: unless it starts a hub of its own, the hub is an address that nobody answers at."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+# huggingface_hub reads these when it is first imported
+os.environ.update(HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=tempfile.mkdtemp(prefix="attnfit-tests-"))
+os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", DO_NOT_TRACK="1")
+for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
+              "HF_OIDC_RESOURCE", "VLLM_USE_MODELSCOPE"):  # fmt: skip
+    os.environ.pop(_name, None)
