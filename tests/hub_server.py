@@ -31,17 +31,24 @@ class Hub:
     """`repos[name][commit][file] = bytes`; `faults` answer instead, while they return something."""
 
     def __init__(self) -> None:
+        self.reset()
+        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
+        self.url, self.storage = [f"http://127.0.0.1:{s.server_port}" for s in self._servers]
+        for server in self._servers:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def reset(self) -> None:
         self.repos: dict[str, dict[str, dict[str, bytes]]] = {}
         self.refs: dict[str, dict[str, str]] = {}
         self.requests: list[Request] = []
         self.sent: dict[str, int] = {}  # file -> bytes of its body that were served
         self.faults: list[Callable[[Request], tuple[int, dict[str, str]] | str | None]] = []
         self.ranges = True
-        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
-        self.url, self.storage = [f"http://127.0.0.1:{s.server_port}" for s in self._servers]
-        for server in self._servers:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def gone(self) -> None:
+        """From now on nobody answers."""
+        self.fail("", "drop")
 
     def add(self, repo: str, files: dict[str, Any], commit: str = COMMIT, ref: str = "main") -> None:
         bodies = {n: b if isinstance(b, bytes) else json.dumps(b).encode() for n, b in files.items()}
@@ -69,6 +76,7 @@ class Hub:
 def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # headers and body in one packet: else each answer waits for an acknowledgement
 
         def log_message(self, *_: Any) -> None:
             pass

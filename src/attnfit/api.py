@@ -13,6 +13,7 @@ from attnfit.plan import plan
 
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
+    from attnfit.inputs.hub_ref import HubSettings
 
 Select = Callable[[Question], Selection]
 
@@ -43,7 +44,6 @@ def check(
     from attnfit.inputs.command import parse_command
     from attnfit.inputs.environment import env_facts, installed
     from attnfit.inputs.gpu import read_gpus
-    from attnfit.inputs.hub_ref import hub_settings
     from attnfit.inputs.model import read_model
     from attnfit.inputs.secrets import hide
 
@@ -78,7 +78,7 @@ def check(
         raise UsageError(
             "no model: name a directory with config.json or a hub id, or give the launch command behind --"
         )
-    files = read_model(path, lambda: hub_settings(parsed))
+    files = read_model(path, lambda: _hub(parsed))
     if parsed and parsed.model == path and files.repo not in (None, path):
         raise UsageError(f"the engine does not read the model from {path}; write {' '.join(files.served_as)}")
     said += files.notes
@@ -131,6 +131,13 @@ def check_facts(env: Mapping[str, object], release: engines.Release) -> None:
             )
         if not isinstance(value, bool):
             raise UsageError(f"environment fact {name} is {value!r}; say true or false")
+
+
+def _hub(command: Command | None) -> HubSettings:
+    """How the launch reaches the hub; only for what is no path here."""
+    from attnfit.inputs.hub_ref import hub_settings
+
+    return hub_settings(command)
 
 
 def _counted(gpus: Sequence[tuple[Gpu, int]], command: Command) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from attnfit.errors import AttnfitError, InputError, UnknownAnswer
 from attnfit.inputs import hub_kept
-from attnfit.inputs.hub_errors import Unreachable, missing_file, offline, sentence
+from attnfit.inputs.hub_errors import Unreachable, missing_file, not_a_hub, offline, sentence
 from attnfit.inputs.hub_ranges import ranges
 from attnfit.inputs.hub_ref import HubRef, HubSettings
 from attnfit.inputs.json_file import MOST_BYTES, read_object
@@ -132,7 +132,6 @@ def open_repository(ref: HubRef, settings: HubSettings) -> Repository:
             "config.json, or unset the variable if the same model is on the hub"
         )
     with _translated(ref, settings):
-        import huggingface_hub as hub
         from huggingface_hub.utils import validate_repo_id
 
         validate_repo_id(ref.repo)
@@ -143,19 +142,30 @@ def open_repository(ref: HubRef, settings: HubSettings) -> Repository:
     if settings.offline:
         return _from_cache(ref, settings, kept, offline(ref, settings))
     try:
-        with _translated(ref, settings):
-            api = hub.HfApi(endpoint=_bare(settings.endpoint), **_ours())
+        found = _listed(ref, settings)
+    except Unreachable as error:
+        return _from_cache(ref, settings, kept, error)
+    hub_kept.keep(ref, found)
+    return Repository(ref, settings, found)
+
+
+def _listed(ref: HubRef, settings: HubSettings) -> hub_kept.Listing:
+    """What the hub says now: one request."""
+    import huggingface_hub as hub
+
+    with _translated(ref, settings):
+        api = hub.HfApi(endpoint=settings.endpoint.rstrip("/") if settings.endpoint else None, **_ours())
+        try:
             info = api.model_info(
                 ref.repo, revision=ref.revision, files_metadata=True, token=settings.token, timeout=TIMEOUT
             )
-        files = {s.rfilename: s.size for s in info.siblings or () if isinstance(s.rfilename, str)}
-        if not info.sha:
-            raise Unreachable(f"{settings.host} names no commit of {ref}; check HF_ENDPOINT")
-    except Unreachable as error:
-        return _from_cache(ref, settings, kept, error)
-    listing = hub_kept.Listing(commit=info.sha, files=files)
-    hub_kept.keep(ref, listing)
-    return Repository(ref, settings, listing)
+            files = {str(s.rfilename): s.size for s in info.siblings or ()}
+            commit = info.sha
+        except (AttributeError, KeyError, TypeError):  # the library takes the answer apart without looking
+            commit = None
+    if not isinstance(commit, str):
+        raise not_a_hub(ref, settings)
+    return hub_kept.Listing(commit=commit, files=files)
 
 
 def _from_cache(ref: HubRef, settings: HubSettings, kept: hub_kept.Listing | None, why: Unreachable) -> Repository:
@@ -195,10 +205,6 @@ def _ours() -> dict[str, Any]:
     from attnfit import __version__
 
     return {"library_name": "attnfit", "library_version": __version__}
-
-
-def _bare(endpoint: str | None) -> str | None:
-    return endpoint.rstrip("/") if endpoint else None
 
 
 @contextlib.contextmanager

@@ -52,13 +52,11 @@ def sentence(error: Exception, ref: HubRef, settings: HubSettings, what: str = "
     if "HFValidationError" in names or "HfUriError" in names:
         return UnknownAnswer(f"{repo} is no path here and cannot be a hub id; write org/name")
     if isinstance(error, UnicodeError | ValueError) and not _transport(error):
-        return _odd_header(error, settings)
+        return _odd_header(error, ref, settings)
     if "LocalEntryNotFoundError" in names or "FileMetadataError" in names:
         cause = error.__cause__
         inner = sentence(cause, ref, settings, what) if isinstance(cause, Exception) else None
-        return inner or Unreachable(
-            f"{ref} is no path here, and {host} does not answer as the hub does; check HF_ENDPOINT and the proxy"
-        )
+        return inner or not_a_hub(ref, settings)
     if _transport(error) or isinstance(error, OSError):
         return Unreachable(
             f"{ref} is no path here, and {host} cannot be reached ({_kind(error, names)}); check the connection and "
@@ -73,6 +71,13 @@ def offline(ref: HubRef, settings: HubSettings) -> Unreachable:
     return Unreachable(
         f"{ref} is no path here and not in the hub cache{where}, and offline mode is on (HF_HUB_OFFLINE); run once "
         f"without it, or `hf download {ref.repo} config.json`, or give a directory"
+    )
+
+
+def not_a_hub(ref: HubRef, settings: HubSettings) -> Unreachable:
+    """The far end answers, but with something else."""
+    return Unreachable(
+        f"{ref} is no path here, and {settings.host} does not answer as the hub does; check HF_ENDPOINT and the proxy"
     )
 
 
@@ -118,11 +123,11 @@ def _answered(error: Exception, status: int, ref: HubRef, settings: HubSettings)
     return UnknownAnswer(f"{host} answered {status} for {ref}; check HF_ENDPOINT, or give a directory")
 
 
-def _odd_header(error: Exception, settings: HubSettings) -> UnknownAnswer | None:
+def _odd_header(error: Exception, ref: HubRef, settings: HubSettings) -> UnknownAnswer | None:
     """A token that no request can carry makes the HTTP library fail before it sends anything."""
     if isinstance(error, UnicodeError) or "header" in str(error).lower():
         return UnknownAnswer("the hub token holds characters that no token has; set HF_TOKEN to the token alone")
-    return Unreachable(f"{settings.host} answered with something that is not the hub's; check HF_ENDPOINT")
+    return not_a_hub(ref, settings)
 
 
 def _status(error: Exception) -> int | None:

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -94,6 +93,8 @@ def parse_ref(text: str, endpoint: str | None = None) -> HubRef | None:
 
 def _address(text: str, endpoint: str | None) -> HubRef | None:
     """https://huggingface.co/ORG/NAME[/tree|blob|resolve/REVISION[/FILE]]"""
+    from urllib.parse import unquote, urlsplit
+
     try:
         parts = urlsplit(text)
         own = urlsplit(endpoint or DEFAULT_HOST)
