@@ -157,7 +157,8 @@ def _kind(error: Exception, names: set[str]) -> str:
         return "the proxy refuses"
     if any("SSL" in n for n in names) or "SSL" in str(error) or "CERTIFICATE" in str(error):
         return "its certificate is not accepted"
-    if any(n in ("RemoteProtocolError", "ReadError", "ChunkedEncodingError", "IncompleteRead") for n in names):
+    broken = ("RemoteProtocolError", "ReadError", "ChunkedEncodingError", "IncompleteRead")
+    if any(n in broken for n in names) or any(w in str(error) for w in ("aborted", "broke", "Consistency check")):
         return "the connection broke off"
     if "InvalidURL" in names or "UnsupportedProtocol" in names:
         return "its address is none"

@@ -102,7 +102,7 @@ def _opened(url: str, headers: dict[str, str]) -> Iterator[tuple[Any, Iterator[b
     from huggingface_hub.utils import get_session
 
     session: Any = get_session()
-    if hasattr(session, "stream"):
+    if callable(getattr(session, "stream", None)):  # a switch in requests
         with session.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as response:
             if response.status_code >= 400:
                 response.read()
