@@ -104,6 +104,13 @@ def test_two_ranks_share_an_odd_number_from_the_front() -> None:
     assert answer.layers[0].count == 6
 
 
+def test_a_shortened_hybrid_builds_as_many_layers_as_num_hidden_layers_says() -> None:
+    kinds = [*["mamba"] * 5, "attention"] * 4
+    short = llama(layer_types=kinds, num_hidden_layers=8)  # as `--hf-overrides` leaves it, seen in a real 0.33.0
+    answer = layers.ask(msgspec.structs.replace(short, architecture="GraniteMoeHybridForCausalLM"), any_backend)
+    assert [each.count for each in answer.layers] == [1]
+
+
 def test_a_window_of_the_whole_model_reaches_every_layer() -> None:
     answer = layers.ask(llama(sliding_window=4096), any_backend)
     assert [(q.question.has_sliding_window, q.count) for q in answer.layers] == [(True, 10)]

@@ -27,7 +27,9 @@ def by_type(c: Ctx, p: Plan) -> Iterator[Layer]:
     """`of` says what each entry of the layer list builds: a recurrent class, "attention", both, or nothing."""
     of: dict[str, list[str]] = p["of"]
     kinds = layer_list(c, p)
-    for i in c.layers(len(kinds)):
+    for i in c.layers(len(kinds) if p.get("as_listed") else c.number("num_hidden_layers")):
+        if i >= len(kinds):
+            raise Unknown(f"the type of layer {i} in config.json ({c.architecture} needs it)")
         built = of.get(kinds[i], of.get("*"))
         if built is None:
             raise Unknown(f"what {c.architecture} builds for layer type {kinds[i]!r}")
