@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attnfit.api import check, select
     from attnfit.core import Capability, Gpu, Launch, Question, Reason, Report, Selection, Status, Step, Verdict
     from attnfit.errors import AttnfitError, InputError, UnknownAnswer, UsageError
+    from attnfit.understand import describe
 
 __version__ = "0.1.0"
 
@@ -32,10 +33,15 @@ __all__ = [
     "UsageError",
     "Verdict",
     "check",
+    "describe",
     "select",
 ]
 
-_ROOMS = {"api": ("check", "select"), "errors": ("AttnfitError", "InputError", "UnknownAnswer", "UsageError")}
+_ROOMS = {
+    "api": ("check", "select"),
+    "understand": ("describe",),
+    "errors": ("AttnfitError", "InputError", "UnknownAnswer", "UsageError"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -103,6 +103,22 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
     ctx.exit(report.exit_code)
 
 
+@cli.command(epilog="Exit codes: 0 understood, 2 usage or internal error, 3 unknown, at least in part.")
+@click.argument("model")
+@click.option("--engine", envvar="ATTNFIT_ENGINE", help="For example vllm==0.33.0. Default: the newest rule book.")
+@click.option("--headers/--no-headers", default=True, show_default=True, help="Read the headers of the weight files.")
+@click.option("--json", "as_json", is_flag=True, help="Everything as JSON (docs/json.md).")
+@click.pass_context
+def model(ctx: click.Context, /, model: str, engine: str | None, headers: bool, as_json: bool) -> None:
+    """Show what is understood of a model, and which key or file says so."""
+    from attnfit.report import model as report
+    from attnfit.understand import describe
+
+    found = describe(model, engine=engine, headers=headers)
+    _say(report.render_json(found) if as_json else report.render(found), ctx.find_root().color)
+    ctx.exit(found.exit_code)
+
+
 @cli.command()
 @click.option("--json", "as_json", is_flag=True)
 def gpus(as_json: bool) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from attnfit.core import Capability, Launch, Model, Question, Selection
+from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError, did_you_mean
 
 ENGINES = ("vllm",)
@@ -51,6 +52,9 @@ class Release(Protocol):
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch: ...
+
+    def traits(self, model: Model) -> Traits:
+        """What the release makes of a model: its numbers, kinds of layers, quantisation. Raises nothing."""
 
 
 class Move(NamedTuple):

@@ -1,4 +1,4 @@
-"""Opening a GGUF file wherever it lies: here, at a web address, in a repository on the hub."""
+"""A GGUF file wherever it lies: here, at a web address, in a repository on the hub."""
 
 from __future__ import annotations
 
@@ -6,12 +6,45 @@ import os
 import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from attnfit.errors import UnknownAnswer, did_you_mean
 from attnfit.inputs.hub_ref import HubRef, HubSettings, parse_ref, settings_of
 from attnfit.inputs.ranges import FileSource, ReadAhead, Source
+
+if TYPE_CHECKING:
+    from attnfit.inputs.gguf.traits import GgufModel
+
+
+def names_gguf(path: str, settings: Callable[[], HubSettings] | None = None) -> bool:
+    """Whether `path` is a GGUF file, or names one on the hub or at a web address."""
+    if os.path.isfile(path):
+        if path.lower().endswith(".gguf"):
+            return True
+        with FileSource(path) as source:
+            return source.read(0, 4) == b"GGUF"
+    if os.path.exists(path):
+        return False
+    if path.partition("?")[0].lower().endswith(".gguf"):
+        return True
+    ref = parse_ref(path, (settings() if settings is not None else settings_of({})).endpoint)
+    return ref is not None and bool(ref.file or ref.quant)
+
+
+def read_gguf_model(path: str, settings: Callable[[], HubSettings] | None = None) -> tuple[GgufModel, tuple[str, ...]]:
+    """The model a GGUF file describes, and notes on where it was read. Raises InputError and UnknownAnswer."""
+    from attnfit.inputs.gguf import read_set
+    from attnfit.inputs.gguf.traits import describe
+
+    opened = open_gguf(path, settings)
+    try:
+        found = describe(read_set(opened.source, opened.beside))
+    finally:
+        if isinstance(opened.source, FileSource):
+            opened.source.close()
+    return found, (*opened.notes, *found.notes)
 
 
 class OpenGguf(msgspec.Struct, frozen=True, kw_only=True):

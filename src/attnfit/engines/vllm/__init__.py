@@ -7,6 +7,7 @@ from typing import Any
 
 from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.engines import Move
+from attnfit.engines.traits import Traits
 
 
 class Release:
@@ -80,6 +81,12 @@ class Release:
         )
         answer = run(case)
         return answer if self.exact and release == self.book else borrowed(answer, release, self.version)
+
+    def traits(self, model: Model) -> Traits:
+        from attnfit.engines.vllm.launch.traits import traits
+        from attnfit.engines.vllm.releases import walked_as
+
+        return traits(model, walked_as(self.book))
 
 
 def _with_variable(question: Question, env: Mapping[str, bool] | None) -> Mapping[str, bool] | None:

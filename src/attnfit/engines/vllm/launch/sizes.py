@@ -87,8 +87,8 @@ def sizes_of(
     heads = read_int(text, "num_attention_heads", 0)
     mla = is_mla(facts, text)
     max_len, key = _max_len(text)
-    kv_heads = _kv_heads(model_type, text, heads)
-    head_size = _head_size(model_type, text, heads, mla, mla_disabled)
+    kv_heads = kv_heads_of(model_type, text, heads)
+    head_size = head_size_of(model_type, text, heads, mla, mla_disabled)
     if model_type in _GEMMA4 and "full_attention" in (read_words(text, "layer_types") or []):
         # layers differ: the whole-model value is the largest one
         head_size = max(head_size, read_int(text, "global_head_dim", 0))
@@ -99,13 +99,13 @@ def sizes_of(
         model_type=model_type,
         text_model_type=text_type,
         hidden_size=read_int(text, "hidden_size", 0),
-        total_num_hidden_layers=_layers(model_type, text),
+        total_num_hidden_layers=layers_of(model_type, text),
         total_num_attention_heads=heads,
         head_size=head_size,
         vocab_size=read_int(text, "vocab_size", 0),
         total_num_kv_heads=kv_heads,
-        num_experts=_experts(text),
-        num_experts_per_token=_experts_per_token(text),
+        num_experts=experts_of(text),
+        num_experts_per_token=experts_per_token_of(text),
         is_deepseek_mla=mla,
         is_mm_prefix_lm=multimodal and _mm_prefix(facts, node, text),
         rswa_window=None if node.get("rswa_window") is None else whole(node.get("rswa_window"), "rswa_window"),
@@ -124,7 +124,7 @@ def is_mla(facts: dict[str, Any], text: HfConfig) -> bool:
     return text.get("kv_lora_rank") is not None
 
 
-def _layers(model_type: str, text: HfConfig) -> int:
+def layers_of(model_type: str, text: HfConfig) -> int:
     if model_type in _DRAFT_LAYERS:
         key, default = _DRAFT_LAYERS[model_type]
         return read_int(text, key, default)
@@ -133,7 +133,7 @@ def _layers(model_type: str, text: HfConfig) -> int:
     return read_int(text, "num_hidden_layers", 0)
 
 
-def _head_size(model_type: str, text: HfConfig, heads: int, mla: bool, mla_disabled: bool) -> int:
+def head_size_of(model_type: str, text: HfConfig, heads: int, mla: bool, mla_disabled: bool) -> int:
     if model_type in _NO_HEADS:
         return 0
     if model_type == "zamba2":
@@ -156,7 +156,7 @@ def _head_size(model_type: str, text: HfConfig, heads: int, mla: bool, mla_disab
     return read_int(text, "hidden_size", 0) // heads if heads else 0
 
 
-def _kv_heads(model_type: str, text: HfConfig, heads: int) -> int:
+def kv_heads_of(model_type: str, text: HfConfig, heads: int) -> int:
     if model_type in _NO_HEADS:
         return 0
     if model_type == "dbrx":
@@ -176,7 +176,7 @@ def _kv_heads(model_type: str, text: HfConfig, heads: int) -> int:
     return whole(value, "num_key_value_heads")
 
 
-def _experts(text: HfConfig) -> int:
+def experts_of(text: HfConfig) -> int:
     value = first_of(text, _EXPERTS, 0)
     if isinstance(value, list):
         value = value[0] if value else 0
@@ -189,7 +189,7 @@ def _experts(text: HfConfig) -> int:
     return 0
 
 
-def _experts_per_token(text: HfConfig) -> int:
+def experts_per_token_of(text: HfConfig) -> int:
     value = first_of(text, _EXPERTS_PER_TOKEN, 0)
     if isinstance(value, list):
         return max((whole(v, "num_experts_per_tok") for v in value), default=0)
