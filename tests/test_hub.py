@@ -75,12 +75,13 @@ def test_a_hub_id_is_read_as_the_directory_would_be(hub: Hub) -> None:
     assert f"read from {hub.url}, commit {COMMIT[:12]}" in files.notes[0]
 
 
-def test_a_check_asks_for_the_list_and_the_config_and_for_no_weights(hub: Hub) -> None:
+def test_a_check_asks_for_the_list_the_config_and_the_index_and_for_no_weights(hub: Hub) -> None:
     weights = {f"model-{i}.safetensors": safetensors({f"w{i}": ("BF16", [512, 1024], 1 << 20)}) for i in range(3)}
     hub.add(GLM, {"config.json": CONFIG, "hf_quant_config.json": {}, **weights, "model.safetensors.index.json": {}})
     report = check(model=GLM, gpu="h200x8", engine="vllm==0.33.0")
     assert report.verdict == "passes"
-    assert {p.rsplit("/", 1)[-1] for p in paths(hub)} == {"GLM-5", "config.json", "hf_quant_config.json"}
+    asked = {p.rsplit("/", 1)[-1] for p in paths(hub)}
+    assert asked == {"GLM-5", "config.json", "hf_quant_config.json", "model.safetensors.index.json"}
     assert any(f"commit {COMMIT[:12]}" in s for s in report.said)
 
 

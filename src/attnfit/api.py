@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from attnfit import engines
 from attnfit.core import Gpu, Question, Report, Selection
-from attnfit.decide import Request, decide, verdict
+from attnfit.decide import Request, decide, measure, verdict
 from attnfit.errors import UsageError, did_you_mean
 from attnfit.plan import plan
 
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
     from attnfit.inputs.hub_ref import HubSettings
+    from attnfit.inputs.model import ModelFiles
 
 Select = Callable[[Question], Selection]
 
@@ -100,6 +101,8 @@ def check(
         env={**facts, **(env or {})},
     )
     launch = decide(request)
+    if launch.ok:
+        launch.fit = measure(request, _weights(files))
     steps = plan(chosen, request, launch, lambda argv: tuple(hide(parsed.render(argv)))) if planned else ()
     return Report(
         verdict=verdict(launch),
@@ -112,6 +115,16 @@ def check(
         said=(*said, *release.said),
         steps=steps,
     )
+
+
+def _weights(files: ModelFiles) -> engines.Weights:
+    """The checkpoint's tensors, from the headers of its files, or why they are not known."""
+    from attnfit.inputs.weights import weights_or_why
+
+    found, why = weights_or_why(files)
+    if found is None:
+        return engines.Weights(None, why)
+    return engines.Weights({name: (t.dtype, t.shape, t.nbytes) for name, t in found.tensors.items()})
 
 
 def select(question: Question, *, engine: str, env: Mapping[str, bool] | None = None) -> Selection:

@@ -141,6 +141,27 @@ class LayerQuestion(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether weights and KV cache fit into one GPU's memory. Pairs are (low, high) bytes of the fullest rank."""
+
+    verdict: str  # "fits" | "may break" | "breaks" | "unknown"
+    why: str  # one sentence
+    memory: int | None = None  # bytes of the GPU; None: not known
+    utilization: float | None = None  # the share of it that the engine may use
+    weights: tuple[int, int] | None = None
+    weights_from: str = ""  # where that comes from
+    overhead: tuple[int, int] | None = None  # activations, CUDA graphs, libraries: an estimate
+    kv_cache: tuple[int, int] | None = None  # what is left for the KV cache
+    token_bytes: float | None = None  # KV cache of one token, of a request of the served length
+    request_bytes: int | None = None  # KV cache of one request of the served length
+    length: int | None = None  # served length in tokens
+    tokens: tuple[int, int] | None = None  # that fit into the KV cache
+    requests: tuple[float, float] | None = None  # of the served length at once
+    longest: tuple[int, int] | None = None  # tokens of the longest request that fits
+    inputs: tuple[str, ...] = ()  # what the figures were computed from, a sentence each
+    unknown: tuple[str, ...] = ()  # what is missing
+
+
 class Launch(msgspec.Struct, kw_only=True):
     """The whole answer for one launch. `ok` None means unknown; `unknown` then names what is missing."""
 
@@ -160,6 +181,7 @@ class Launch(msgspec.Struct, kw_only=True):
     notes: tuple[str, ...] = ()
     where: str = ""  # engine file:line that refuses
     detail: str = ""  # what the engine printed before `error`, where that says more
+    fit: Fit | None = None  # None: not asked, or nothing is known of the sizes
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -173,7 +195,7 @@ class Step(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, kw_only=True):
     """What `attnfit check` answers: the launch, the circumstances it was answered for, and the next step."""
 
-    verdict: str  # "passes" | "refused" | "unknown"
+    verdict: str  # "passes" | "refused" | "breaks" | "unknown"
     launch: Launch
     engine: str
     release: str  # the release answered for
@@ -187,4 +209,4 @@ class Report(msgspec.Struct, kw_only=True):
     def exit_code(self) -> int:
         if not self.exact:
             return 3
-        return {"passes": 0, "refused": 1, "unknown": 3}[self.verdict]
+        return {"passes": 0, "refused": 1, "breaks": 1, "unknown": 3}[self.verdict]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from attnfit.core import Gpu, Launch, Model
-from attnfit.engines import Release
+from attnfit.core import Fit, Gpu, Launch, Model
+from attnfit.engines import Release, Weights
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,30 @@ def decide(request: Request) -> Launch:
     return answer
 
 
+def measure(request: Request, weights: Weights) -> Fit | None:
+    """Whether a launch that passes fits into memory: the worst answer of the kinds of GPU given."""
+    worst: Fit | None = None
+    order = ("breaks", "unknown", "may break", "fits")
+    for gpu, _ in request.gpus:
+        this = request.release.fit(
+            request.model,
+            gpu,
+            request.argv,
+            gpus=request.counted,
+            form=request.form,
+            files_here=request.files_here,
+            variables=request.variables,
+            env=request.env,
+            weights=weights,
+        )
+        if this is not None and (worst is None or order.index(this.verdict) < order.index(worst.verdict)):
+            worst = this
+    return worst
+
+
 def verdict(launch: Launch) -> str:
+    if launch.ok and launch.fit is not None and launch.fit.verdict == "breaks":
+        return "breaks"
     return {True: "passes", False: "refused", None: "unknown"}[launch.ok]
 
 

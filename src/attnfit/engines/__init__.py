@@ -7,11 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
-from attnfit.core import Capability, Launch, Model, Question, Selection
+from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError, did_you_mean
 
 ENGINES = ("vllm",)
+
+
+class Weights(NamedTuple):
+    """The tensors of a checkpoint: name -> (dtype as safetensors names it, shape, bytes), or why they are not known."""
+
+    tensors: Mapping[str, tuple[str, tuple[int, ...], int]] | None
+    why: str = ""
 
 
 class Release(Protocol):
@@ -52,6 +59,21 @@ class Release(Protocol):
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch: ...
+
+    def fit(
+        self,
+        model: Model,
+        gpu: Gpu,
+        argv: Sequence[str],
+        *,
+        gpus: int | None,
+        form: str,
+        files_here: bool,
+        variables: Mapping[str, str],
+        env: Mapping[str, bool] | None = None,
+        weights: Weights,
+    ) -> Fit | None:
+        """Whether a launch that passes fits into the GPU's memory; None where the release is not measured."""
 
     def traits(self, model: Model) -> Traits:
         """What the release makes of a model: its numbers, kinds of layers, quantisation. Raises nothing."""

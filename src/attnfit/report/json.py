@@ -58,6 +58,7 @@ def launch_dict(report: Report) -> dict[str, Any]:
         "kv_cache_dtype_after_init": launch.kv_cache_dtype_after_init,
         "block_size": launch.block_size,
         "block_size_after_load": launch.block_size_after_load,
+        "fit": msgspec.structs.asdict(launch.fit) if launch.fit is not None else None,
         "selector_configs": [{**layer_dict(layer), **selection_dict(layer.selection)} for layer in launch.layers],
     }
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import click
 
-from attnfit.core import Gpu, LayerQuestion, Report, Status, Step, Verdict
+from attnfit.core import Fit, Gpu, LayerQuestion, Report, Status, Step, Verdict
 from attnfit.inputs.secrets import line
+from attnfit.report import memory
 
 WIDTH = 80
-_COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow",
+_COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow", "breaks": "red",
            "picks": "green", "accepts": "green", "refuses": "red"}  # fmt: skip
 
 
@@ -27,6 +28,8 @@ def render(report: Report, *, every: bool = False) -> str:
         lines += ["", *_layer(layer, launch.error, every)]
     if not launch.hypothetical:
         lines += _engine_words(report)
+    if launch.fit is not None:
+        lines += ["", *_fit(launch.fit)]
     for unknown in launch.unknown:
         lines += _wrap(f"unknown: {unknown}", "")
     for note in launch.notes:
@@ -44,6 +47,9 @@ def verdict_line(report: Report) -> str:
         chosen = list(dict.fromkeys(layer.selection.chosen for layer in report.launch.layers))
         names = ", ".join(name for name in chosen if name)
         sentence = f"{release} passes every gate we know" + (f", on {names}" if names else "")
+    elif report.verdict == "breaks":
+        why = report.launch.fit.why if report.launch.fit else ""
+        sentence = f"{release} would start and run out of memory: {why}"
     elif report.verdict == "refused":
         sentence = f"{release} refuses this launch at stage {report.launch.stage}"
     else:
@@ -133,6 +139,15 @@ def _engine_words(report: Report) -> Iterator[str]:
     yield from _wrap(f"the engine would say, at stage {launch.stage}{where}:", "")
     for words in _short(launch.detail or launch.error).splitlines():
         yield from _wrap(words.strip(), "  ", "    ")
+
+
+def _fit(fit: Fit) -> Iterator[str]:
+    for name, sentence in memory.lines(fit):
+        yield from _wrap(sentence, f"  {name:<9} ")
+    word = "not known whether it fits" if fit.verdict == "unknown" else fit.verdict
+    yield from _wrap(f"{word}: {fit.why}", f"  {'':<9} ")
+    for sentence in fit.inputs:
+        yield from (click.style(part, dim=True) for part in _wrap(sentence, f"  {'':<9} "))
 
 
 def _short(message: str, most: int = 600) -> str:

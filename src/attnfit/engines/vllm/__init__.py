@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnfit.core import Capability, Launch, Model, Question, Selection
-from attnfit.engines import Move
+from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
+from attnfit.engines import Move, Weights
 from attnfit.engines.traits import Traits
+
+if TYPE_CHECKING:
+    from attnfit.engines.vllm.launch import Case
 
 
 class Release:
@@ -63,15 +66,51 @@ class Release:
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
     ) -> Launch:
-        from attnfit.engines.vllm.launch import Case, borrowed, run
+        from attnfit.engines.vllm.launch import borrowed, run
+
+        case = self._case(model, capability, argv, gpus, form, files_here, variables, env)
+        answer = run(case)
+        return answer if self.exact and case.release == self.book else borrowed(answer, case.release, self.version)
+
+    def fit(
+        self,
+        model: Model,
+        gpu: Gpu,
+        argv: Sequence[str],
+        *,
+        gpus: int | None,
+        form: str,
+        files_here: bool,
+        variables: Mapping[str, str],
+        env: Mapping[str, bool] | None = None,
+        weights: Weights,
+    ) -> Fit | None:
+        from attnfit.engines.vllm.fit.answer import fit_of
+
+        if gpu.capability is None:
+            return None
+        case = self._case(model, gpu.capability, argv, gpus, form, files_here, variables, env)
+        return fit_of(case, gpu, weights) if self.exact and case.release == self.book else None
+
+    def _case(
+        self,
+        model: Model,
+        capability: Capability,
+        argv: Sequence[str],
+        gpus: int | None,
+        form: str,
+        files_here: bool,
+        variables: Mapping[str, str],
+        env: Mapping[str, bool] | None,
+    ) -> Case:
+        from attnfit.engines.vllm.launch import Case
         from attnfit.engines.vllm.releases import walked_as
 
-        release = walked_as(self.book)
-        case = Case(
+        return Case(
             model=model,
             capability=capability,
             argv=argv,
-            release=release,
+            release=walked_as(self.book),
             gpus=gpus,
             form=form,
             files_here=files_here,
@@ -79,8 +118,6 @@ class Release:
             env=env or {},
             select=lambda question: self.select(question, _with_variable(question, env)),
         )
-        answer = run(case)
-        return answer if self.exact and release == self.book else borrowed(answer, release, self.version)
 
     def traits(self, model: Model) -> Traits:
         from attnfit.engines.vllm.launch.traits import traits

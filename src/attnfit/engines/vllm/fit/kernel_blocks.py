@@ -29,7 +29,7 @@ FIXED = frozenset(
 ROWS = {
     "FLASHMLA_SPARSE": 1,  # mla/flashmla_sparse.py:168
     "FLASH_ATTN_MLA_SPARSE": 1,  # mla/flashattn_mla_sparse.py:54
-    "FLASH_ATTN_MLA_SPARSE_FA4": 1,
+    "FLASH_ATTN_MLA_SPARSE_FA4": 64,
     "FLASHINFER_MLA_SPARSE_SM90": 1,  # mla/flashinfer_mla_sparse_sm90.py:160
     "FLASHINFER_MLA_SPARSE": 32,  # mla/flashinfer_mla_sparse.py:73
     "FLASHINFER_MLA_SPARSE_SM120": 64,

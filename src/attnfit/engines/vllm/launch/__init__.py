@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attnfit.core import Capability, Launch, Model, Question, Selection
-from attnfit.engines.vllm.launch.state import Refusal, Unknown
+from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 from attnfit.inputs.config_types import validate_types
+
+if TYPE_CHECKING:
+    from attnfit.engines.vllm.launch.blocks import BlockSizes
+    from attnfit.engines.vllm.launch.layers import LayerAnswer
 
 
 class Case(NamedTuple):
@@ -28,6 +32,19 @@ class Case(NamedTuple):
     variables: Mapping[str, str]
     env: Mapping[str, bool]
     select: Callable[[Question], Selection]
+
+
+class Walked(NamedTuple):
+    """What a launch that passes has resolved and built; engines/vllm/fit measures it."""
+
+    config: EngineConfig
+    answer: LayerAnswer
+    sizes: BlockSizes
+
+
+def walk(case: Case) -> Walked:
+    """The same way as `run`, for a launch that passes. Raises Refusal or Unknown where it does not."""
+    return _walk(Launch(ok=None, stage="parse_flags"), case)
 
 
 def run(case: Case) -> Launch:
@@ -68,7 +85,7 @@ def borrowed(launch: Launch, walked: str, version: str) -> Launch:
     return launch
 
 
-def _walk(launch: Launch, case: Case) -> None:
+def _walk(launch: Launch, case: Case) -> Walked:
     from attnfit.engines.vllm.flags import parse_flags
     from attnfit.engines.vllm.flags.serve import check_served
     from attnfit.engines.vllm.launch import blocks, construct, engine_config, layers
@@ -101,8 +118,8 @@ def _walk(launch: Launch, case: Case) -> None:
     answer = layers.ask(cfg, spoken(case.select, release, cfg.text_class))
     launch.layers = tuple(answer.layers)
     launch.notes += tuple(answer.notes)
-    if launch.hypothetical:
-        return
+    if refused is not None:
+        raise refused
     launch.kv_cache_dtype_after_init = construct.kv_cache_dtype_after_init(cfg, answer)
     try:
         construct.check(cfg, answer, capability, env)
@@ -112,12 +129,14 @@ def _walk(launch: Launch, case: Case) -> None:
         raise Unknown(answer.unknown[0])
     launch.stage = "update_block_size"
     try:
-        launch.block_size_after_load = blocks.block_size_after_load(cfg, answer, capability, env)
+        sizes = blocks.block_sizes(cfg, answer.kv_cache_dtype, answer.kv_layers, capability, env)
+        launch.block_size_after_load = sizes.block_size
     except Refusal as refusal:
         raise weigh(cfg.release, refusal) from None
     for doubt in doubts(model.config, cfg, gpus):
         raise Unknown(doubt)
     launch.ok, launch.stage = True, "done"
+    return Walked(cfg, answer, sizes)
 
 
 def _refuse(launch: Launch, refusal: Refusal) -> None:

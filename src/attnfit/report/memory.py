@@ -1,0 +1,46 @@
+"""Will it fit, in a few lines: every figure with where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnfit.core import Fit
+
+GIB = 1 << 30
+
+
+def lines(fit: Fit) -> Iterator[tuple[str, str]]:
+    """(name, sentence) of each figure that is known."""
+    if fit.memory is not None and fit.utilization is not None:
+        allowed = fit.memory * fit.utilization / GIB
+        yield "memory", f"{allowed:.2f} GiB of each GPU's {fit.memory / GIB:.2f} for the engine ({fit.utilization:g})"
+    if fit.weights is not None:
+        yield "weights", f"{gib(fit.weights)} on the fullest rank, from {fit.weights_from}"
+    if fit.overhead is not None and fit.weights is not None:
+        yield "besides", f"{gib(fit.overhead)} for activations, CUDA graphs and libraries, estimated"
+    if fit.token_bytes is not None and fit.request_bytes is not None:
+        left = f"{gib(fit.kv_cache)} left for it; " if fit.kv_cache is not None else ""
+        yield (
+            "kv cache",
+            f"{left}{fit.request_bytes / GIB:.2f} GiB for a request of {fit.length:,} tokens, "
+            f"{fit.token_bytes / 1024:.1f} KiB a token",
+        )
+    if fit.tokens is not None and fit.requests is not None and fit.tokens[1]:
+        low, high = fit.tokens
+        tokens = _between(low, high, ",") if low else f"at best {high:,}"
+        requests = _between(*fit.requests, ".1f") if low else f"{fit.requests[1]:.1f}"
+        yield "holds", f"{tokens} tokens, {requests} such requests at once"
+    elif fit.longest is not None and fit.longest[1]:
+        yield "holds", f"requests of at most {_between(*fit.longest, ',')} tokens"
+    for sentence in fit.unknown:
+        yield "unknown", sentence
+
+
+def gib(pair: tuple[int, int]) -> str:
+    """ "12.00 GiB", or "10.00 to 12.00 GiB"."""
+    return f"{_between(pair[0] / GIB, pair[1] / GIB, '.2f')} GiB"
+
+
+def _between(low: float, high: float, form: str) -> str:
+    a, b = f"{low:{form}}", f"{high:{form}}"
+    return a if a == b else f"{a} to {b}"
