@@ -75,14 +75,19 @@ def test_a_hub_id_is_read_as_the_directory_would_be(hub: Hub) -> None:
     assert f"read from {hub.url}, commit {COMMIT[:12]}" in files.notes[0]
 
 
-def test_a_check_asks_for_the_list_the_config_and_the_index_and_for_no_weights(hub: Hub) -> None:
-    weights = {f"model-{i}.safetensors": safetensors({f"w{i}": ("BF16", [512, 1024], 1 << 20)}) for i in range(3)}
-    hub.add(GLM, {"config.json": CONFIG, "hf_quant_config.json": {}, **weights, "model.safetensors.index.json": {}})
-    report = check(model=GLM, gpu="h200x8", engine="vllm==0.33.0")
-    assert report.verdict == "passes"
-    asked = {p.rsplit("/", 1)[-1] for p in paths(hub)}
-    assert asked == {"GLM-5", "config.json", "hf_quant_config.json", "model.safetensors.index.json"}
+def test_a_launch_that_is_refused_costs_no_weight_headers(hub: Hub) -> None:
+    sharded(hub)
+    report = check(f"vllm serve {GLM} --dtype float16", gpu="rtx-pro-6000x8", engine="vllm==0.33.0")
+    assert report.verdict == "refused"
+    assert {p.rsplit("/", 1)[-1] for p in paths(hub)} == {"GLM-5", "config.json"}
     assert any(f"commit {COMMIT[:12]}" in s for s in report.said)
+
+
+def test_one_that_passes_costs_the_header_of_each_shard_and_no_weights(hub: Hub) -> None:
+    sharded(hub)
+    report = check(model=GLM, gpu="h200x8", engine="vllm==0.33.0")
+    assert report.launch.ok
+    assert all(0 < hub.sent[name] <= 128 << 10 for name in SHARDS)
 
 
 def test_the_answer_is_that_of_the_same_files_here(hub: Hub) -> None:

@@ -32,11 +32,11 @@ _MORE = (
 )  # fmt: skip
 
 
-def traits(model: Model, release: str) -> Traits:
+def traits(model: Model, release: str, gpu: Capability = GPU) -> Traits:
     """Everything that could be read; what could not is in `unknown`, a sentence each. Raises nothing."""
     found = Traits(release=release)
     try:
-        _read(found, model, release)
+        _read(found, model, release, gpu)
     except (Unknown, Refusal) as missing:
         found.unknown += (_first_words(str(missing)),)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -44,15 +44,15 @@ def traits(model: Model, release: str) -> Traits:
     return found
 
 
-def _read(found: Traits, model: Model, release: str) -> None:
+def _read(found: Traits, model: Model, release: str, gpu: Capability) -> None:
     flags = parse_flags(release, [model.path.lstrip("-") or "model"], {}, form="serve", files_here=True)
-    way = Way(model.config, model.hf_quant, GPU, flags, release, None, model.path, model.files, None, True)
+    way = Way(model.config, model.hf_quant, gpu, flags, release, None, model.path, model.files, None, True)
     node = model_side.load_node(way)
     text = node.text()
     source = Sources(model.config, node, text)
     found.traits += tuple(_shape(way, node, text, source))
     resolved = engine_config.resolve_all(
-        model.config, model.hf_quant, GPU, flags, release, path=model.path, files=model.files
+        model.config, model.hf_quant, gpu, flags, release, path=model.path, files=model.files
     )
     cfg = resolved.config
     found.notes += tuple(f"a plain launch is refused: {_first_words(refusal.message)}" for refusal in resolved.refusals)
@@ -218,6 +218,9 @@ _STATE = {
 def _kinds(cfg: EngineConfig, answer: LayerAnswer) -> Iterator[LayerKind]:
     """Every kind of cache-bearing layer, in the order the constructor makes them."""
     latent = {q.layer_class for q in answer.layers if q.question.use_mla}
+    plain = {q.layer_class for q in answer.layers if not q.question.use_mla}
+    if cfg.use_mla:  # classes that bind their backend do not ask
+        latent |= {layer.layer_class for layer in answer.kv_layers} - plain
     for layer in answer.kv_layers:
         yield LayerKind(
             kind=_named(cfg, layer, layer.layer_class in latent),
@@ -237,8 +240,10 @@ def _named(cfg: EngineConfig, layer: KvLayer, latent: bool) -> str:
         return "indexer cache"
     if layer.layer_class.endswith("Cache"):
         return "cache beside attention" + (", sliding window" if layer.sliding_window else "")
-    if latent or "MLA" in layer.layer_class or "LatentAttention" in layer.layer_class:
-        return "MLA" + (", sparse" if layer.use_sparse else "") + (", sliding window" if layer.sliding_window else "")
+    if latent or "MLA" in layer.layer_class:
+        packed = f", compressed {layer.ratio}x" if layer.ratio and layer.ratio > 1 else ""
+        sparse, window = ", sparse" * layer.use_sparse, ", sliding window" * bool(layer.sliding_window)
+        return f"MLA{sparse}{packed}{window}"
     if layer.attn_type not in ("decoder", ""):
         return layer.attn_type.replace("_", "-")
     heads, shared = cfg.sizes.total_num_attention_heads, layer.num_kv_heads
