@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 
@@ -27,11 +25,3 @@ class Span(msgspec.Struct, frozen=True, order=False):
     @property
     def known(self) -> bool:
         return self.low == self.high
-
-
-def total(spans: Iterable[Span]) -> Span:
-    """The sum; nothing sums to 0."""
-    low = high = 0
-    for span in spans:
-        low, high = low + span.low, high + span.high
-    return Span(low, high)

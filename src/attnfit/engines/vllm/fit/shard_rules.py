@@ -6,8 +6,8 @@ VocabParallelEmbedding, FusedMoE) and held against the parameters of 45 real mod
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -73,8 +73,24 @@ class Named(NamedTuple):
 
     cut: Cut
     part: str  # "weight", "bias", ...
-    layer: int | None  # number of the decoder layer it belongs to
     role: str = ""  # "mtp": of a multi-token-prediction head; "head": lm_head; "embed": the embedding; "router"
+
+
+_NUMBER = re.compile(r"\.\d+(?=\.)")
+
+
+def kind_of(name: str) -> str:
+    """The name without its layer and expert numbers: equal for tensors that are alike."""
+    return _NUMBER.sub(".", name)
+
+
+def layer_of(name: str) -> int | None:
+    """The decoder layer a tensor belongs to: the first number in its name that counts no experts."""
+    for found in _NUMBER.finditer(name):
+        at = found.start()
+        if name[max(0, at - 7) : at] != "experts":
+            return int(name[at + 1 : found.end()])
+    return None
 
 
 def understand(name: str) -> Named:
@@ -83,14 +99,13 @@ def understand(name: str) -> Named:
     part = words.pop() if words[-1] in PARTS else ""
     module = words[-1] if words else ""
     if any(word in _TOWERS for word in words):
-        return Named(Cut.TOWER, part, None)
-    layer = next((int(n) for word, n in pairwise(words) if n.isdecimal() and word != "experts"), None)
+        return Named(Cut.TOWER, part)
     role = "mtp" if any(word.startswith(("mtp", "nextn")) for word in words) else ""
     if not role and module in _CUTS[Cut.VOCAB]:
         role = "head" if module in ("lm_head", "head", "output", "embed_out") else "embed"
     if not role and module in ("gate", "router"):
         role = "router"
-    return Named(_cut(words, module, part), part, layer, role)
+    return Named(_cut(words, module, part), part, role)
 
 
 def _cut(words: list[str], module: str, part: str) -> Cut:

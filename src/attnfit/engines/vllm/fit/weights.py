@@ -5,16 +5,16 @@ Lower ends never exceed what a rank really holds; upper ends allow for what the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from attnfit.engines.vllm.fit.shard_rules import Cut, Named, understand
+from attnfit.engines.vllm.fit.shard_rules import Cut, Named, kind_of, layer_of, understand
 from attnfit.engines.vllm.fit.spec import ceil_div, round_up
 from attnfit.engines.vllm.launch.pages import DTYPE_BYTES
 from attnfit.engines.vllm.launch.state import EngineConfig
-from attnfit.fit.span import Span, total
+from attnfit.fit.span import Span
 
 #: name -> (dtype as safetensors names it, shape, bytes)
 Tensors = Mapping[str, tuple[str, tuple[int, ...], int]]
@@ -109,53 +109,69 @@ def _partition(cfg: EngineConfig, layers: int) -> tuple[int, ...]:
 
 
 def rank_weights(tensors: Tensors, shard: Shard) -> Weights:
-    """What the fullest rank holds of these tensors."""
-    by_layer: dict[int, list[Span]] = {}
-    first: list[Span] = []
-    last: list[Span] = []
+    """What the fullest rank holds of these tensors. Alike ones are judged once: a checkpoint may have 300,000."""
+    ranks = _Ranks(shard)
+    alike: dict[object, tuple[Named, Span]] = {}
     whole = loaded = unknown = 0
     names: list[str] = []
     for name, (dtype, shape, nbytes) in tensors.items():
         whole += nbytes
-        read = understand(name)
-        if _left_out(read, shard):
+        key = (kind_of(name), dtype, shape)
+        judged = alike.get(key)
+        if judged is None:
+            read = understand(name)
+            judged = alike[key] = (read, _share(read, dtype, shape, nbytes, shard))
+        read, share = judged
+        layer = None if read.cut is Cut.TOWER else layer_of(name)
+        if _left_out(read, layer, shard):
             continue
         loaded += nbytes
-        share = _share(read, dtype, shape, nbytes, shard)
         if read.cut is Cut.UNKNOWN and nbytes > 1 << 20 and shard.tp > 1:
             unknown += nbytes
-            names.append(name)
-        if read.layer is not None and read.layer < shard.layers and read.role != "mtp" and read.cut is not Cut.TOWER:
-            by_layer.setdefault(read.layer, []).append(share)
-        elif read.role == "head" or read.role == "mtp" or read.layer is not None:
-            last.append(share)
+            if len(names) < 5:
+                names.append(name)
+        ranks.add(read, layer, share)
+    return Weights(checkpoint=whole, loaded=loaded, rank=ranks.fullest(), unknown=unknown, unknown_names=tuple(names))
+
+
+class _Ranks:
+    """Bytes by pipeline rank: of each decoder layer, of what comes before the first and after the last."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.low, self.high = [0] * (shard.layers + 2), [0] * (shard.layers + 2)
+
+    def add(self, read: Named, layer: int | None, share: Span) -> None:
+        first, last = self.shard.layers, self.shard.layers + 1
+        if layer is not None and layer < self.shard.layers and read.role != "mtp":
+            at = layer
         else:
-            first.append(share)
-    rank = _fullest(by_layer, total(first), total(last), shard)
-    rank = Span(rank.low, rank.high + OWN)
-    return Weights(
-        checkpoint=whole, loaded=loaded, rank=rank, unknown=unknown, unknown_names=tuple(dict.fromkeys(names))[:5]
-    )
+            at = last if read.role in ("head", "mtp") or layer is not None else first
+        self.low[at] += share.low
+        self.high[at] += share.high
+
+    def fullest(self) -> Span:
+        """The embedding lies on the first rank, the head on the last, and the embedding again where they are one."""
+        layers, s = self.shard.layers, self.shard
+        ends: list[Span] = []
+        begin = 0
+        for i, count in enumerate(s.partition):
+            held = slice(begin, begin + count)
+            begin += count
+            low, high = sum(self.low[held]), sum(self.high[held])
+            if i == 0:
+                low, high = low + self.low[layers], high + self.high[layers]
+            if i == len(s.partition) - 1:
+                low, high = low + self.low[layers + 1], high + self.high[layers + 1]
+                high += self.high[layers] if s.tied and i > 0 else 0
+            ends.append(Span(low, high + OWN))
+        return Span(max(end.low for end in ends), max(end.high for end in ends))
 
 
-def _fullest(by_layer: Mapping[int, Iterable[Span]], first: Span, last: Span, shard: Shard) -> Span:
-    """The fullest pipeline rank: the embedding lies on the first, the head on the last."""
-    ranks = []
-    begin = 0
-    for i, count in enumerate(shard.partition):
-        held = total(total(by_layer.get(n, ())) for n in range(begin, begin + count))
-        begin += count
-        held = held + first if i == 0 else held
-        ranks.append(held + last if i == len(shard.partition) - 1 else held)
-    if shard.tied and shard.pp > 1:
-        ranks[-1] = Span(ranks[-1].low, ranks[-1].high + first.high)  # the last rank has the embedding as its head
-    return Span(max(r.low for r in ranks), max(r.high for r in ranks))
-
-
-def _left_out(read: Named, shard: Shard) -> bool:
+def _left_out(read: Named, layer: int | None, shard: Shard) -> bool:
     if read.cut is Cut.TOWER:
         return not shard.towers
-    beyond = read.role == "mtp" or (read.layer is not None and read.layer >= shard.layers > 0)
+    beyond = read.role == "mtp" or (layer is not None and layer >= shard.layers > 0)
     return (beyond and not shard.mtp) or read.part in ("weight_shape", "g_idx")
 
 

@@ -1,0 +1,194 @@
+"""Weights per rank: held against the parameters a real vLLM 0.33.0 builds, rank 0 of 1, 2 and 8.
+
+`data/checkpoints.json.gz` lists the tensors of real models as the transformers library names and shapes them;
+`data/kv_cache-0.33.0.jsonl.gz` has the bytes of the engine's own parameters for the same launches.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from math import prod
+from typing import Any
+
+import pytest
+
+from attnfit.engines.vllm.fit.config_weights import derive
+from attnfit.engines.vllm.fit.shard_rules import Cut, layer_of, understand
+from attnfit.engines.vllm.fit.weights import OWN, Shard, Tensors, Weights, rank_weights, shard_of
+from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.fit.span import Span
+from fit_cases import DATA, built
+
+ROWS: list[dict[str, Any]] = [
+    json.loads(line) for line in gzip.decompress((DATA / "kv_cache-0.33.0.jsonl.gz").read_bytes()).splitlines()
+]
+PLAIN = [r for r in ROWS if r["flags"] in ([], ["-tp", "2"], ["-tp", "8"]) and r["capability"] in ("9.0", "10.0")]
+CHECKPOINTS: dict[str, Any] = json.loads(gzip.decompress((DATA / "checkpoints.json.gz").read_bytes()))
+DTYPES = {"bfloat16": ("BF16", 2), "float32": ("F32", 4)}
+
+
+def checkpoint(model: str) -> Tensors:
+    """name -> (dtype, shape, bytes), as the headers of its files would say."""
+    out: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    for pattern, dtype, shape, layers, each in CHECKPOINTS[model]:
+        name, size = DTYPES[dtype]
+        for i in layers or [0]:
+            for e in range(each):
+                out[pattern.format(i=i, e=e)] = (name, tuple(shape), prod(shape) * size)
+    return out
+
+
+def ident(row: dict[str, Any]) -> str:
+    return f"{row['model']}-{' '.join(row['flags'])}"
+
+
+@pytest.mark.parametrize("row", [r for r in PLAIN if r["model"] in CHECKPOINTS], ids=ident)
+def test_a_checkpoint_comes_to_what_the_engine_builds(row: dict[str, Any]) -> None:
+    """The range holds the engine's own bytes, and is narrow: encoders and padded experts aside, within 1 %."""
+    b = built(row["model"], tuple(row["flags"]), row["capability"])
+    tensors = checkpoint(row["model"])
+    found = rank_weights(tensors, shard_of(b.cfg))
+    has_towers = any(understand(name).cut is Cut.TOWER for name in tensors)
+    real = row["weights"] + (row["towers"] if has_towers else 0)
+    assert found.rank.low <= real <= found.rank.high
+    assert found.unknown == 0
+    assert real - found.rank.low <= 0.04 * real
+
+
+@pytest.mark.parametrize("row", PLAIN, ids=ident)
+def test_weights_derived_from_a_config_hold_what_the_engine_builds(row: dict[str, Any]) -> None:
+    """Or the architecture is unknown; encoders of images are not derived."""
+    b = built(row["model"], tuple(row["flags"]), row["capability"])
+    try:
+        derived = derive(b.cfg)
+    except Unknown:
+        assert row["model"].split("__")[1].startswith(
+            ("NVIDIA-Nemotron", "Nemotron", "Llama-4", "DeepSeek-V4", "granite", "Kimi-K3", "Kimi-Linear", "GLM-5.3",
+             "Qwen3.6")
+        )  # fmt: skip
+        return
+    shard = shard_of(b.cfg)
+    low, high = rank_weights(derived.low, shard).rank.low, rank_weights(derived.high, shard).rank.high
+    assert low <= row["weights"] <= high
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("model.embed_tokens.weight", Cut.VOCAB),
+        ("lm_head.weight", Cut.VOCAB),
+        ("model.layers.3.self_attn.q_proj.weight", Cut.COLUMN),
+        ("model.layers.3.self_attn.k_proj.bias", Cut.KV),
+        ("model.layers.3.self_attn.o_proj.weight_scale_inv", Cut.ROW),
+        ("model.layers.3.self_attn.q_a_proj.weight", Cut.WHOLE),
+        ("model.layers.3.self_attn.kv_b_proj.weight", Cut.COLUMN),
+        ("model.layers.3.self_attn.indexer.wq_b.weight", Cut.WHOLE),
+        ("layers.3.attn.wq_b.weight", Cut.COLUMN),
+        ("model.layers.3.mlp.experts.17.down_proj.weight_packed", Cut.EXPERT),
+        ("model.layers.3.mlp.experts.gate_up_proj_blocks", Cut.EXPERT),
+        ("model.layers.3.mlp.shared_experts.down_proj.weight", Cut.ROW),
+        ("model.layers.3.mlp.gate.weight", Cut.WHOLE),
+        ("model.layers.3.mlp.gate.e_score_correction_bias", Cut.WHOLE),
+        ("model.layers.3.mlp.gate_proj.weight", Cut.COLUMN),
+        ("backbone.layers.3.mixer.in_proj.weight", Cut.COLUMN),
+        ("model.visual.blocks.3.attn.qkv.weight", Cut.TOWER),
+        ("model.layers.3.self_attn.something_new.weight", Cut.UNKNOWN),
+    ],
+)
+def test_a_name_says_how_ranks_share_it(name: str, cut: Cut) -> None:
+    assert understand(name).cut is cut
+
+
+def test_a_name_says_its_layer_but_an_expert_is_no_layer() -> None:
+    assert layer_of("model.layers.12.mlp.experts.7.up_proj.weight") == 12
+    assert layer_of("mlp.experts.7.up_proj.weight") is None
+    assert layer_of("model.norm.weight") is None
+    assert understand("mtp.layers.0.self_attn.q_proj.weight").role == "mtp"
+
+
+# --- sharding ------------------------------------------------------------------------------------------------------
+
+
+def shard(**changes: Any) -> Shard:
+    base: dict[str, Any] = {
+        "tp": 4, "pp": 1, "ep": 1, "kv_heads": 2, "heads": 8, "layers": 2, "experts": 8, "intermediate": 64,
+        "pads": False, "least_rows": 1, "mtp": False, "towers": True, "tied": False, "element": 2, "online": False,
+        "state_rows": (0, 0), "partition": (2,),
+    }  # fmt: skip
+    return Shard(**{**base, **changes})
+
+
+def one(name: str, shape: tuple[int, ...], s: Shard, dtype: str = "BF16") -> Weights:
+    size = {"BF16": 2, "F32": 4, "U8": 1}[dtype]
+    return rank_weights({name: (dtype, shape, prod(shape) * size)}, s)
+
+
+def exactly(found: Weights) -> int:
+    assert found.rank.high - found.rank.low == OWN, "all that is open is what the engine adds by itself"
+    return found.rank.low
+
+
+def test_kv_heads_are_shared_where_there_are_fewer_than_ranks() -> None:
+    assert exactly(one("model.layers.0.self_attn.k_proj.weight", (64, 32), shard())) == 64 * 32 * 2 // 2
+    assert exactly(one("model.layers.0.self_attn.q_proj.weight", (64, 32), shard())) == 64 * 32 * 2 // 4
+
+
+def test_merged_projections_share_their_kv_heads_only() -> None:
+    found = one("transformer.h.0.attn.c_attn.weight", (12 * 8, 32), shard())
+    assert exactly(found) == 12 * 8 * 32 * 2 * (8 // 4 + 2) // 12
+
+
+def test_a_vocabulary_is_padded_to_64_before_it_is_divided() -> None:
+    assert exactly(one("model.embed_tokens.weight", (100, 8), shard())) == 128 * 8 * 2 // 4
+
+
+def test_experts_are_divided_or_handed_out_whole() -> None:
+    name = "model.layers.0.mlp.experts.0.up_proj.weight"
+    assert exactly(one(name, (64, 32), shard())) == 64 * 32 * 2 // 4
+    assert exactly(one(name, (64, 32), shard(ep=4))) == 64 * 32 * 2 * 2 // 8
+    assert one(name, (64, 32), shard(pads=True)).rank.high == 64 * 32 * 2 // 4 * 128 // 16 + OWN
+
+
+def test_scales_and_biases_of_row_parallel_layers_are_on_every_rank() -> None:
+    assert exactly(one("model.layers.0.self_attn.o_proj.bias", (32,), shard())) == 64
+    assert exactly(one("model.layers.0.self_attn.o_proj.weight_scale", (32, 1), shard(), "F32")) == 128
+    assert exactly(one("model.layers.0.self_attn.o_proj.weight_scale_inv", (32, 8), shard(), "F32")) == 256
+
+
+def test_what_is_not_known_is_a_range_and_named() -> None:
+    found = one("model.layers.0.self_attn.novel.weight", (2048, 1024), shard())
+    assert found.rank == Span(2048 * 1024 // 2, 2048 * 1024 * 2 + OWN)
+    assert found.unknown_names == ("model.layers.0.self_attn.novel.weight",)
+
+
+def test_a_draft_that_nobody_asked_for_is_not_loaded() -> None:
+    beyond = "model.layers.2.self_attn.q_proj.weight"  # the model has layers 0 and 1
+    assert one(beyond, (64, 32), shard()).loaded == 0
+    assert one(beyond, (64, 32), shard(mtp=True)).loaded == 64 * 32 * 2
+    assert one("mtp.fc.weight", (64, 32), shard()).loaded == 0
+
+
+def test_the_fullest_pipeline_rank_counts() -> None:
+    tensors = {f"model.layers.{i}.mlp.up_proj.weight": ("BF16", (64, 32), 4096) for i in range(3)}
+    tensors["lm_head.weight"] = ("BF16", (64, 64), 8192)
+    s = shard(tp=1, pp=2, layers=3, partition=(2, 1))
+    assert exactly(rank_weights(tensors, s)) == 4096 + 8192, "the last rank holds the head"
+
+
+def test_a_tied_head_may_lie_in_the_file_and_not_in_memory() -> None:
+    assert one("lm_head.weight", (64, 8), shard(tied=True)).rank.low == 0
+
+
+def test_floats_take_the_served_dtype_and_routers_may_stay_in_float32() -> None:
+    assert exactly(one("model.layers.0.mlp.up_proj.weight", (64, 32), shard(), "F32")) == 64 * 32 * 2 // 4
+    router = one("model.layers.0.mlp.gate.weight", (8, 32), shard())
+    assert router.rank == Span(8 * 32 * 2, 8 * 32 * 4 + OWN)
+
+
+def test_spans_add_and_never_fall_below_nothing() -> None:
+    assert Span(1, 2) + Span.exact(3) == Span(4, 5)
+    assert Span(1, 5).minus(3) == Span(0, 2)
