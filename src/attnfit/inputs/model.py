@@ -16,10 +16,11 @@ import msgspec
 
 from attnfit.core import Model
 from attnfit.errors import InputError, UnknownAnswer
-from attnfit.inputs.json_file import read_object
+from attnfit.inputs.json_file import read_object, starts_as_gguf
 from attnfit.inputs.places import Directory, Place
 
 if TYPE_CHECKING:
+    from attnfit.inputs.gguf.traits import GgufModel
     from attnfit.inputs.hub_ref import HubRef, HubSettings
 
 CONFIG = "config.json"
@@ -40,6 +41,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     names: frozenset[str] | None = None  # of all files beside it; None: only the config file is known
     weights: tuple[str, ...] = ()  # kinds of weight files: "safetensors", "bin", "gguf"; empty: none here
     notes: tuple[str, ...] = ()
+    gguf: GgufModel | None = None  # the model is this GGUF file; `config` is what its keys say
     place: Place | None = None  # where more can be read; None: only the config file is known
     repo: str | None = None  # the hub repository it is, if it is one
     revision: str | None = None  # of that repository, as asked for
@@ -54,7 +56,9 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     def model(self) -> Model:
         """What the engines are asked with."""
-        return Model(path=self.repo or self.path, config=self.config, hf_quant=self.hf_quant, files=self.names)
+        return Model(
+            path=self.repo or self.path, config=self.config, hf_quant=self.hf_quant, files=self.names, gguf=self.gguf
+        )
 
 
 def read_model(path: str, hub: Callable[[], HubSettings] | None = None, *, generation: bool = False) -> ModelFiles:
@@ -113,11 +117,26 @@ def _from_place(path: str, place: Place, *, generation: bool) -> ModelFiles:
     )
 
 
-def _from_file(path: str, file: Path) -> ModelFiles:
-    from attnfit.inputs import not_a_model
+def _from_gguf(path: str, file: Path) -> ModelFiles:
+    """The model its header describes; `config` is what the keys say, in the terms of a config.json."""
+    from attnfit.inputs.gguf import read_gguf
+    from attnfit.inputs.gguf.traits import describe
 
-    if file.suffix.lower() == ".gguf":
-        raise UnknownAnswer(not_a_model.GGUF.format(path))
+    found = describe(read_gguf(path))
+    return ModelFiles(
+        path=path,
+        config_path=path,
+        config=found.config,
+        names=Directory(file.parent).names,
+        weights=("gguf",),
+        notes=(*found.files.notes, *found.notes),
+        gguf=found,
+    )
+
+
+def _from_file(path: str, file: Path) -> ModelFiles:
+    if file.suffix.lower() == ".gguf" or (file.name != CONFIG and starts_as_gguf(path)):
+        return _from_gguf(path, file)
     if file.suffix.lower() in {".safetensors", ".bin", ".pt", ".pth", ".onnx"}:
         raise InputError(f"{path} holds weights; give the directory it lies in, which has the config.json")
     if file.name == CONFIG:
@@ -162,8 +181,17 @@ def _from_hub(path: str, ref: HubRef, settings: HubSettings, generation: bool) -
     if not place.has(CONFIG):
         raise without_config(path, place, None)
     found = _from_place(path, place, generation=generation)
+    names = found.names
+    if names is not None and settings.code_revision and settings.code_revision != ref.revision:
+        code = open_repository(msgspec.structs.replace(ref, revision=settings.code_revision), settings).names
+        names = frozenset(n for n in names if not n.endswith(".py")) | {n for n in code or () if n.endswith(".py")}
     return msgspec.structs.replace(
-        found, repo=ref.repo, revision=ref.revision, commit=place.commit, notes=(*place.notes(), *found.notes)
+        found,
+        names=names,
+        repo=ref.repo,
+        revision=ref.revision,
+        commit=place.commit,
+        notes=(*place.notes(), *found.notes),
     )
 
 

@@ -127,7 +127,8 @@ def _class_name(
                     f"model_type {model_type!r} to stand in)"
                 )
         elif not local:
-            where = f"https://hf.co/{path}" if not path else os.path.abspath(path)
+            here = path.startswith(("/", ".")) or os.path.isdir(path)  # else a hub id
+            where = os.path.abspath(path) if here else f"https://hf.co/{path}"
             raise value_error(
                 "ModelConfig",
                 f"The repository {path} contains custom code which must be executed to correctly load the model. You "

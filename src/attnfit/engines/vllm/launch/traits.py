@@ -105,7 +105,10 @@ def _shape(way: Way, node: HfConfig, text: HfConfig, source: Sources) -> Iterato
     ]
     for name, value, reader in readers:
         if value or name not in ("experts", "experts_per_token"):
-            yield Trait(name, value, source.read_by(reader))
+            where = source.read_by(reader)
+            if (name == "kv_heads" and not where) or (name == "head_size" and where == source.of("hidden_size")):
+                where = ", ".join(filter(None, (where, source.of("num_attention_heads"))))  # what it falls back on
+            yield Trait(name, value, where or "not in config.json")
     for key in (*(_LATENT if mla else ()), *_MORE):
         value = text.attrs.get(text.amap.get(key, key))
         if value is not None and not isinstance(value, HfConfig | dict):
