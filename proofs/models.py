@@ -80,8 +80,11 @@ def page(found: dict[str, Traits]) -> str:
 
 {len(found)} configs as vLLM {RELEASE} reads them; {understood} are understood in full. Written by
 `python proofs/models.py --write`, which with `--truth` also compares every trait with the real engine's config and
-model classes ([proofs.md](proofs.md)). `attnfit model` shows the same for any model, and the
-key of each trait.
+model classes ([proofs.md](proofs.md)). `attnfit model` shows the same for any model, and the key of each trait.
+
+Compared in November 2026 with a really installed vLLM {RELEASE}, each config once, without flags, on capability 10.0:
+49 models, 735 traits, 0 disagreements; the other 6 the engine refuses itself. And with the launches of an earlier grid,
+of mixed flags and capabilities: 46 models, 3,259 traits, 0 disagreements.
 
 All files are copies kept by public projects; none was compared with the hub. Marked are those that are more than
 that: *reconstructed* (put together from other public sources), *trimmed*, *second hand*. *Refused*: the engine itself
