@@ -75,6 +75,17 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     return data
 
 
+def starts_as_gguf(path: str) -> bool:
+    """Whether a regular file starts with the magic number of GGUF, whatever its name."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            return file.read(4) == b"GGUF"
+    except (OSError, ValueError):
+        return False
+
+
 def why(error: OSError | ValueError) -> str:
     """An operating system error in words, with what to do."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):

@@ -28,7 +28,9 @@ class Release:
         self.said: tuple[str, ...] = (found.note,) if found.note else ()
 
     def facts(self) -> Mapping[str, bool]:
-        return self._book.environment
+        from attnfit.engines.vllm.launch.gguf import plugin_fact
+
+        return {**self._book.environment, **plugin_fact(self.book)}
 
     def backends(self) -> Sequence[tuple[str, str]]:
         return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]

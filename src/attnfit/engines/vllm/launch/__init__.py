@@ -101,11 +101,27 @@ def _walk(launch: Launch, case: Case) -> Walked:
     if whole:
         check_served(flags)
     launch.stage = "create_engine_config"
-    found = engine_config.resolve_all(
-        model.config, model.hf_quant, capability, flags, release, path=model.path, files=model.files, gpus=gpus
-    )
+    table, late = None, None
+    if model.gguf is not None:
+        from attnfit.engines.vllm.launch import gguf
+
+        reading = gguf.read(model, capability, flags, release, env, files_here=case.files_here)
+        model, flags, table, late = reading.model, reading.flags, reading.facts, reading.late
+        launch.notes = tuple(reading.notes)
+    try:
+        found = engine_config.resolve_all(
+            model.config, model.hf_quant, capability, flags, release,
+            path=model.path, files=model.files, gpus=gpus, table=table,
+        )  # fmt: skip
+    except (Refusal, Unknown):
+        if model.gguf is not None and reading.refusals:
+            raise reading.refusals[0] from None
+        raise
+    if model.gguf is not None:
+        found.refusals[:0] = reading.refusals
+        launch.notes += tuple(gguf.then(found.refusals))
     cfg = found.config
-    launch.notes = tuple(cfg.notes)
+    launch.notes += tuple(cfg.notes)
     launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
     refused = found.refusals[0] if found.refusals else None
     if refused is None:
@@ -133,6 +149,10 @@ def _walk(launch: Launch, case: Case) -> Walked:
         launch.block_size_after_load = sizes.block_size
     except Refusal as refusal:
         raise weigh(cfg.release, refusal) from None
+    if late is not None:
+        raise late
+    if model.gguf is not None and (said := gguf.misread(model.gguf, cfg)):
+        raise Unknown(said)
     for doubt in doubts(model.config, cfg, gpus):
         raise Unknown(doubt)
     launch.ok, launch.stage = True, "done"

@@ -18,7 +18,7 @@ from attnfit.engines.vllm.launch.impl_checks import UNQUANTISED, check_impl
 from attnfit.engines.vllm.launch.kernel_variables import kernel_facts_of
 from attnfit.engines.vllm.launch.linear import check_linear_backend, linear_steps
 from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
-from attnfit.engines.vllm.launch.moe import Oracle
+from attnfit.engines.vllm.launch.moe import MoeLayer, Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
 from attnfit.engines.vllm.launch.moe_select import select
 from attnfit.engines.vllm.launch.quant_scheme import experts_scheme, groups_fit, method_without_eplb
@@ -128,6 +128,9 @@ def check_experts(
         raise Refusal(stage, "AssertionError: ", "vllm/model_executor/layers/fused_moe/config.py:1349")
     if not site.known and layer.moe_backend != "auto":
         raise Unknown(f"how {cfg.architecture} builds its experts, which --moe-backend {layer.moe_backend} must take")
+    if cfg.quantization == "gguf":
+        _gguf_experts(layer, stage)
+        return
     scheme, layer = experts_scheme(cfg, site, lambda name: Oracle(name, capability, env), stage)
     select(scheme, layer, capability, env, stage, str(cfg.text.get("model_type", "")))
     if layer.parallel.enable_eplb and (method := method_without_eplb(cfg, scheme)):
@@ -139,6 +142,18 @@ def check_experts(
     if scheme.group is not None and not groups_fit(layer, scheme.group):
         raise Refusal(stage, "AssertionError: ", "vllm/model_executor/layers/quantization/moe_wna16.py:286")
     check_expert_blocks(cfg.quant_config or {}, scheme, layer, cfg.tp, stage)
+
+
+def _gguf_experts(layer: MoeLayer, stage: str) -> None:
+    """One method, which chooses among no kernels (quantization/gguf.py, GGUFMoEMethod). Raises Refusal, Unknown."""
+    if layer.moe_backend != "auto":
+        raise Unknown(f"what --moe-backend {layer.moe_backend} does to experts in GGUF")
+    if layer.parallel.enable_eplb:
+        raise Refusal(
+            stage,
+            "NotImplementedError: EPLB is not supported GGUFMoEMethod.",
+            "vllm/model_executor/layers/fused_moe/routed_experts.py:197",
+        )
 
 
 def layer_kv_cache_dtype(backend: str, kv_cache_dtype: str) -> str:

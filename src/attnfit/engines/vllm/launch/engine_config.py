@@ -86,12 +86,13 @@ def resolve_all(
     path: str = "",
     files: frozenset[str] | None = None,
     gpus: int | None = None,
+    table: dict[str, Any] | None = None,
 ) -> Resolution:
     """Like `resolve`, but goes on after a refusal where the selector's facts still follow from the dimensions.
 
-    Raises the engine's first refusal where they do not.
+    Raises the engine's first refusal where they do not. table: the release's facts, where they are not the usual ones.
     """
-    return _first_refusal(Way(config, hf_quant, capability, flags, release, env, path, files, gpus, True))
+    return _first_refusal(Way(config, hf_quant, capability, flags, release, env, path, files, gpus, True, table))
 
 
 def _first_refusal(way: Way) -> Resolution:
@@ -159,7 +160,7 @@ def _run(way: Way) -> Resolution:
             model_type=sizes.model_type,
             dtype=dtype,
             quantization=method,
-            quant_config=checkpoint,
+            quant_config=None if method == "gguf" else checkpoint,  # the tensors' own types decide
             head_size=sizes.head_size,
             num_heads=sizes.total_num_attention_heads // groups.tp,
             num_kv_heads=per_rank_kv,

@@ -163,6 +163,8 @@ def _override(
     v4 = model_type in ("deepseek_v4", "deepseek_v4_text", "deepseek_v41", "deepseek_v41_text")
     if method in ("fp8", "deepseek_v4_fp8") and (v4 or asked == "deepseek_v4_fp8"):
         return "deepseek_v4_fp8"
+    if asked == "gguf" and facts.get("gguf_overrides"):
+        return "gguf"
     return None
 
 

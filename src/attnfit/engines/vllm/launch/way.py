@@ -25,6 +25,7 @@ class Way:
         files: frozenset[str] | None,
         gpus: int | None,
         keep_going: bool,
+        table: dict[str, Any] | None = None,
     ) -> None:
         self.raw, self.hf_quant, self.capability, self.flags = config, hf_quant, capability, flags
         self.release, self.path, self.files, self.gpus = release, path, files, gpus
@@ -32,7 +33,7 @@ class Way:
         self.keep_going = keep_going
         self.refusals: list[Refusal] = []
         self.notes: list[str] = []
-        self.facts = tables.release_facts(release)
+        self.facts = table if table is not None else tables.release_facts(release)
         self.classes = tables.class_tables(release)
         self.checks = frozenset(self.facts.get("checks", ()))
 
