@@ -131,9 +131,13 @@ def whole_launches(python: str, count: int, seed: int, folder: Path) -> int:
         if "DeepSeek-V4" in item["model"] and item["capability"].startswith("8."):
             counted["not judged (its kernels do not exist below 9.0; the engine's constructors do not say so)"] += 1
             continue
-        if ours.get("ok") is None:
+        if "problem" in ours:
+            counted["wrong"] += 1
+            print(f"  WRONG no answer: {ours['problem']} {_shown(item)}")
+            continue
+        if ours["ok"] is None:
             counted["unknown"] += 1
-            print(f"  unknown {ours.get('unknown') or ours.get('problem')} {_shown(item)}")
+            print(f"  unknown {ours['unknown']} {_shown(item)}")
             continue
         differs = list(differences(ours, real))
         counted["wrong" if differs else "exact"] += 1
