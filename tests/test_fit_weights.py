@@ -115,9 +115,10 @@ def test_a_name_says_its_layer_but_an_expert_is_no_layer() -> None:
 
 def shard(**changes: Any) -> Shard:
     base: dict[str, Any] = {
-        "tp": 4, "pp": 1, "ep": 1, "kv_heads": 2, "heads": 8, "layers": 2, "experts": 8, "intermediate": 64,
-        "pads": False, "least_rows": 1, "mtp": False, "towers": True, "tied": False, "element": 2, "online": False,
-        "state_rows": (0, 0), "partition": (2,),
+        "tp": 4, "pp": 1, "ep": 1, "expert_tp": 4, "shared_whole": False, "kv_heads": 2, "heads": 8, "layers": 2,
+        "experts": 8, "intermediate": 64, "pads": False, "pad_hidden": 1.0, "least_rows": 1, "mtp": False,
+        "towers": True, "tied": False, "element": 2, "headless": False, "online": False, "state_rows": (0, 0),
+        "partition": (2,),
     }  # fmt: skip
     return Shard(**{**base, **changes})
 
@@ -153,6 +154,22 @@ def test_experts_are_divided_or_handed_out_whole() -> None:
     assert one(name, (64, 32), shard(pads=True)).rank.high == 64 * 32 * 2 // 4 * 128 // 16 + OWN
 
 
+def test_experts_without_expert_parallelism_are_divided_among_data_parallel_ranks_too() -> None:
+    """FusedMoE flattens its tensor parallelism over data and prefill-context parallel ranks."""
+    found = one("model.layers.0.mlp.experts.0.up_proj.weight", (64, 32), shard(expert_tp=16))
+    assert exactly(found) == 64 * 32 * 2 // 16
+
+
+def test_shared_experts_may_lie_whole_on_every_rank_of_a_sequence_parallel_moe() -> None:
+    name = "model.layers.0.mlp.shared_experts.up_proj.weight"
+    assert exactly(one(name, (64, 32), shard())) == 64 * 32 * 2 // 4
+    assert one(name, (64, 32), shard(shared_whole=True)).rank == Span(1024, 4096 + OWN)
+
+
+def test_a_pooling_model_has_no_head() -> None:
+    assert one("lm_head.weight", (64, 8), shard(headless=True)).rank.low == 0
+
+
 def test_scales_and_biases_of_row_parallel_layers_are_on_every_rank() -> None:
     assert exactly(one("model.layers.0.self_attn.o_proj.bias", (32,), shard())) == 64
     assert exactly(one("model.layers.0.self_attn.o_proj.weight_scale", (32, 1), shard(), "F32")) == 128
@@ -176,7 +193,7 @@ def test_the_fullest_pipeline_rank_counts() -> None:
     tensors = {f"model.layers.{i}.mlp.up_proj.weight": ("BF16", (64, 32), 4096) for i in range(3)}
     tensors["lm_head.weight"] = ("BF16", (64, 64), 8192)
     s = shard(tp=1, pp=2, layers=3, partition=(2, 1))
-    assert exactly(rank_weights(tensors, s)) == 4096 + 8192, "the last rank holds the head"
+    assert rank_weights(tensors, s).rank.low == 4096 + 8192, "the last rank holds the head"
 
 
 def test_a_tied_head_may_lie_in_the_file_and_not_in_memory() -> None:

@@ -73,7 +73,9 @@ class Named(NamedTuple):
 
     cut: Cut
     part: str  # "weight", "bias", ...
-    role: str = ""  # "mtp": of a multi-token-prediction head; "head": lm_head; "embed": the embedding; "router"
+    role: str = (
+        ""  # "mtp": of a multi-token-prediction head; "head": lm_head; "embed": the embedding; "router"; "shared"
+    )
 
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
@@ -105,6 +107,8 @@ def understand(name: str) -> Named:
         role = "head" if module in ("lm_head", "head", "output", "embed_out") else "embed"
     if not role and module in ("gate", "router"):
         role = "router"
+    if not role and any(word.startswith("shared_expert") for word in words):
+        role = "shared"
     return Named(_cut(words, module, part), part, role)
 
 

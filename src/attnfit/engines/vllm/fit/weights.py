@@ -6,6 +6,7 @@ Lower ends never exceed what a rank really holds; upper ends allow for what the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import NamedTuple
 
 import msgspec
@@ -41,18 +42,22 @@ class Shard(NamedTuple):
 
     tp: int
     pp: int
-    ep: int  # ranks that share the experts; 1: each expert is divided by tp
+    ep: int  # ranks that share the experts; 1: each expert is divided ...
+    expert_tp: int  # ... among so many
+    shared_whole: bool  # shared experts may be on every rank: sequence-parallel MoE
     kv_heads: int
     heads: int
     layers: int  # decoder layers of the whole model
     experts: int
     intermediate: int  # of one expert; 0: not known
     pads: bool  # a kernel for these experts pads their rows
+    pad_hidden: float  # factor by which it may pad their other side
     least_rows: int  # of one expert on one rank
     mtp: bool  # the checkpoint's own draft is loaded
     towers: bool  # encoders of images and sound are loaded
     tied: bool
     element: int  # bytes of an unquantised parameter
+    headless: bool  # a pooling model builds no head
     online: bool  # weights are quantised while they load
     state_rows: tuple[int, int]  # of a Mamba layer: groups, state size; (0, 0): none
     partition: tuple[int, ...]  # decoder layers of each pipeline rank
@@ -64,23 +69,27 @@ def shard_of(cfg: EngineConfig) -> Shard:
     layers = _int(text, "num_hidden_layers", "num_layers", "n_layer")
     experts = int(getattr(sizes, "num_experts", 0) or 0)
     ep = cfg.tp * cfg.dp * cfg.pcp if cfg.expert_parallel else 1
-    quantised = cfg.quant_config is not None
+    quantised, hidden = cfg.quant_config is not None, _int(text, "hidden_size")
     groups = _int(text, "n_groups", "mamba_n_groups"), _int(text, "ssm_state_size", "mamba_d_state")
     return Shard(
         tp=cfg.tp,
         pp=cfg.pp,
         ep=ep,
+        expert_tp=cfg.tp * cfg.dp * cfg.pcp,
+        shared_whole=cfg.expert_parallel and cfg.tp > 1 and cfg.dp > 1,
         kv_heads=int(getattr(sizes, "total_num_kv_heads", 0) or 0),
         heads=int(getattr(sizes, "total_num_attention_heads", 0) or 0),
         layers=layers,
         experts=experts,
         intermediate=_int(text, "moe_intermediate_size", "intermediate_size_mlp", "intermediate_size"),
         pads=quantised or bool(cfg.quantization) or cfg.capability.major == 10,
+        pad_hidden=round_up(hidden, 256) / hidden if hidden and "mxfp4" in str(cfg.quantization) else 1.0,
         least_rows=256 if cfg.architecture in _KIMI and not cfg.expert_parallel and cfg.tp > 1 else 1,
         mtp=(cfg.speculative or {}).get("method") == "mtp",
         towers=not cfg.flags.get("language_model_only"),
         tied=bool(text.get("tie_word_embeddings") or cfg.config.get("tie_word_embeddings")),
         element=DTYPE_BYTES[cfg.dtype],
+        headless=cfg.runner_type == "pooling",
         online=bool(cfg.quantization) and not quantised,
         state_rows=groups if all(groups) else (0, 0),
         partition=_partition(cfg, layers),
@@ -164,6 +173,8 @@ class _Ranks:
             if i == len(s.partition) - 1:
                 low, high = low + self.low[layers + 1], high + self.high[layers + 1]
                 high += self.high[layers] if s.tied and i > 0 else 0
+            else:
+                high += self.high[layers + 1]  # some classes build the head on every rank
             ends.append(Span(low, high + OWN))
         return Span(max(end.low for end in ends), max(end.high for end in ends))
 
@@ -179,7 +190,7 @@ def _share(read: Named, dtype: str, shape: tuple[int, ...], nbytes: int, s: Shar
     """What one rank holds of one tensor."""
     kept = _as_loaded(read, dtype, nbytes, s)
     if s.tp == 1 and s.ep == 1 and read.cut not in (Cut.EXPERT, Cut.VOCAB):
-        return Span(0, kept.high) if read.role == "head" and s.tied else kept
+        return kept
     elements = 1
     for side in shape:
         elements *= side
@@ -193,7 +204,7 @@ def _share(read: Named, dtype: str, shape: tuple[int, ...], nbytes: int, s: Shar
     if cut is Cut.VOCAB and shape:
         kept = _times(kept, round_up(shape[0], VOCAB_PADDING), shape[0])
         share = _divided(kept, s.tp)
-        return Span(0, share.high) if read.role == "head" and s.tied else share
+        return Span(0, share.high) if read.role == "head" and (s.tied or s.headless) else share
     if cut is Cut.KV:
         return _divided(kept, min(s.tp, s.kv_heads) if s.kv_heads else s.tp)
     if cut is Cut.QKV and s.heads and s.kv_heads:
@@ -202,6 +213,8 @@ def _share(read: Named, dtype: str, shape: tuple[int, ...], nbytes: int, s: Shar
     if cut in (Cut.TOWER, Cut.EITHER, Cut.UNKNOWN, Cut.QKV):
         return Span(_divided(kept, s.tp).low, kept.high)
     share = _divided(kept, s.tp)
+    if read.role == "shared" and s.shared_whole:
+        return Span(share.low, kept.high)
     groups, state = s.state_rows
     if groups and groups % s.tp and shape and read.part in ("weight", "bias") and _of_state(shape, s):
         rows = 2 * state * (1 - groups / s.tp)  # groups are repeated so that each rank has its own
@@ -217,11 +230,11 @@ def _of_state(shape: tuple[int, ...], s: Shard) -> bool:
 def _expert(read: Named, shape: tuple[int, ...], kept: Span, s: Shard) -> Span:
     if s.ep > 1:
         return _times(kept, ceil_div(s.experts, s.ep), s.experts) if s.experts else _divided(kept, s.ep)
-    share, rows = _divided(kept, s.tp), s.intermediate // s.tp
+    share, rows = _divided(kept, s.expert_tp), s.intermediate // s.expert_tp
     if rows > 0:
         least = max(rows, s.least_rows)
         most = round_up(least, EXPERT_PADDING) if s.pads else least
-        share = Span(share.low * least // rows, ceil_div(share.high * most, rows))
+        share = Span(share.low * least // rows, ceil(ceil_div(share.high * most, rows) * s.pad_hidden))
     return Span(share.low, max(share.high, kept.high)) if read.part in ("bias", "weight_scale") else share
 
 
