@@ -205,11 +205,10 @@ def _without_plugin(model: Model, header: GgufModel, flags: ParsedFlags, release
         refusals.append(value_error("ModelConfig", _INVALID.format(model.path), _CONFIG))
     elif "vision_config" in given.config:
         refusals.append(plain("OSError", _no_repository(model.path), "transformers/utils/hub.py:595"))
-    late = Refusal(
-        "load_weights",
-        f"HFValidationError: {_no_repository(model.path)}",
-        "vllm/model_executor/model_loader/weight_utils.py:519",
-    )
+    late = None
+    if not refusals:
+        said = f"HFValidationError: {_no_repository(model.path)}"
+        late = Refusal("load_weights", said, "vllm/model_executor/model_loader/weight_utils.py:519")
     if given is not None:
         return Reading(_other(model, given), _set(flags), None, refusals, notes, late)
     return Reading(model, _set(flags), None, refusals, [*notes, *_guessed(header)], late)
@@ -260,10 +259,10 @@ def _plugin(
     config = dict(given.config)
     causal = gguf_config.causal_lm("5").get(str(config.get("model_type")))
     refusals = []
-    if causal is None:
+    if causal is None and config.get("model_type") is not None:  # without one, the config's own reader refuses
         said = f"Can't get gguf config for {config.get('model_type')}."
         refusals.append(plain("RuntimeError", said, "vllm_gguf_plugin/config_parser.py:43"))
-    else:
+    elif causal is not None:
         config["architectures"] = [causal]
     other = msgspec.structs.replace(_other(model, given), config=config)
     return Reading(other, _set(flags, **values), release_facts(release), refusals, notes)
