@@ -22,6 +22,7 @@ from attnfit.inputs.hub_gguf import by_quant, open_gguf
 from attnfit.inputs.hub_ref import HubRef, HubSettings, hub_settings, parse_ref, settings_of
 from attnfit.inputs.model import read_model
 from attnfit.inputs.weights import read_weights
+from gguf_bytes import Builder
 from hub_server import COMMIT, OTHER, Hub
 
 ROOT = Path(__file__).parent.parent
@@ -150,8 +151,26 @@ def test_the_revision_of_the_launch_is_the_one_that_is_read(hub: Hub) -> None:
 
 def test_a_name_that_the_engine_does_not_take_is_no_launch(hub: Hub) -> None:
     hub.refs[GLM]["v1"] = COMMIT
-    with pytest.raises(UsageError, match=f"write {GLM} --revision v1"):
+    with pytest.raises(UsageError, match=f"give it {GLM} --revision v1"):
         check(f"vllm serve {GLM}@v1", gpu="h200x8", engine="vllm==0.33.0")
+
+
+def test_code_of_the_model_is_looked_for_at_its_own_revision(hub: Hub) -> None:
+    config = {**CONFIG, "auto_map": {"AutoConfig": "configuration_x.X"}, "model_type": "llama"}
+    hub.add(GLM, {"config.json": config})
+    hub.add(GLM, {"config.json": config, "configuration_x.py": b""}, commit=OTHER, ref="code")
+    plain = settings_of({})
+    assert "configuration_x.py" not in (read_model(GLM, lambda: plain).names or ())
+    other = settings_of({"code_revision": "code"})
+    found = read_model(GLM, lambda: other)
+    assert found.commit == COMMIT
+    assert "configuration_x.py" in (found.names or ())
+
+
+def test_a_refusal_names_the_page_of_a_hub_model(hub: Hub) -> None:
+    hub.add(GLM, {"config.json": {**CONFIG, "model_type": "x_y", "auto_map": {"AutoConfig": "c.X"}}})
+    report = check(model=GLM, gpu="h200x8", engine="vllm==0.33.0")
+    assert "inspect the repository content at https://hf.co/zai-org/GLM-5 ." in str(report.launch.error)
 
 
 def test_an_existing_path_wins_and_that_is_said(hub: Hub, tmp_path: Path) -> None:
@@ -303,6 +322,36 @@ def test_a_quantisation_names_the_file_that_engines_take() -> None:
         by_quant(ref, {"a-Q8_0.gguf": 1})
     with pytest.raises(UnknownAnswer, match="holds no GGUF file"):
         by_quant(ref, {"config.json": 1})
+
+
+QWEN = {
+    "general.architecture": "qwen3", "qwen3.block_count": 4, "qwen3.context_length": 4096,
+    "qwen3.embedding_length": 256, "qwen3.feed_forward_length": 512, "qwen3.attention.head_count": 8,
+    "qwen3.attention.head_count_kv": 2, "qwen3.attention.key_length": 64, "qwen3.attention.value_length": 64,
+    "qwen3.vocab_size": 1000,
+}  # fmt: skip
+
+
+def test_a_gguf_file_on_the_hub_is_a_model_by_file_by_quant_and_by_address(hub: Hub) -> None:
+    hub.add("o/Q-GGUF", {"Q-Q4_0.gguf": Builder().header(QWEN), "README.md": b""})
+    named = [f"{hub.url}/o/Q-GGUF/resolve/main/Q-Q4_0.gguf", f"{hub.storage}/storage/o/Q-GGUF@{COMMIT}/Q-Q4_0.gguf"]
+    for path in ("o/Q-GGUF:Q-Q4_0.gguf", "o/Q-GGUF:Q4_0", "o/Q-GGUF/Q-Q4_0.gguf", *named):
+        files = read_model(path)
+        assert files.gguf is not None
+        assert files.config["num_key_value_heads"] == 2
+        assert files.engine_path == ("o/Q-GGUF:Q4_0" if path.endswith(":Q4_0") else "./Q-Q4_0.gguf")
+    assert any("o/Q-GGUF:Q4_0 is the file Q-Q4_0.gguf" in note for note in read_model("o/Q-GGUF:Q4_0").notes)
+    with pytest.raises(InputError, match=r"holds 1 GGUF files: give one, as o/Q-GGUF:Q-Q4_0\.gguf"):
+        read_model("o/Q-GGUF")
+
+
+def test_an_engine_is_given_the_file_itself_or_its_quantisation(hub: Hub) -> None:
+    hub.add("o/Q-GGUF", {"Q-Q4_0.gguf": Builder().header(QWEN)})
+    with pytest.raises(UsageError, match="give it the file itself, downloaded"):
+        check("vllm serve o/Q-GGUF:Q-Q4_0.gguf", gpu="h200", engine="vllm==0.23.0")
+    report = check(model="o/Q-GGUF:Q-Q4_0.gguf", gpu="h200", engine="vllm==0.23.0")
+    assert any("taken as if Q-Q4_0.gguf had been downloaded" in s for s in report.said)
+    assert any("vllm serve ./Q-Q4_0.gguf" in s for s in report.said)
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------

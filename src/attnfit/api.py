@@ -13,6 +13,7 @@ from attnfit.plan import plan
 
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
+    from attnfit.inputs.gguf.sets import GgufFiles
     from attnfit.inputs.hub_ref import HubSettings
     from attnfit.inputs.model import ModelFiles
 
@@ -80,8 +81,9 @@ def check(
             "no model: name a directory with config.json or a hub id, or give the launch command behind --"
         )
     files = read_model(path, lambda: _hub(parsed))
-    if parsed and parsed.model == path and files.repo not in (None, path):
-        raise UsageError(f"the engine does not read the model from {path}; write {' '.join(files.served_as)}")
+    if parsed and parsed.model == path and files.engine_path != path and files.commit:
+        instead = "the file itself, downloaded" if files.gguf is not None else " ".join(files.served_as)
+        raise UsageError(f"the engine does not read the model from {path}; give it {instead}")
     said += files.notes
     said += parsed.notes if parsed else ()
     if parsed is None:
@@ -119,12 +121,25 @@ def check(
 
 def _weights(files: ModelFiles) -> engines.Weights:
     """The checkpoint's tensors, from the headers of its files, or why they are not known."""
+    if files.gguf is not None:
+        return _gguf_weights(files.gguf.files)
     from attnfit.inputs.weights import weights_or_why
 
     found, why = weights_or_why(files)
     if found is None:
         return engines.Weights(None, why)
     return engines.Weights({name: (t.dtype, t.shape, t.nbytes) for name, t in found.tensors.items()})
+
+
+def _gguf_weights(files: GgufFiles) -> engines.Weights:
+    if files.missing:
+        return engines.Weights(None, f"parts of the GGUF set are missing: {', '.join(files.missing[:3])}")
+    if any(tensor.nbytes is None for tensor in files.tensors):
+        return engines.Weights(None, "the GGUF file has tensors of a type that is not known")
+    from attnfit.inputs.gguf.tensor_types import name_of
+
+    # the format names the contiguous dimension first, the engine last
+    return engines.Weights({t.name: (name_of(t.type), t.shape[::-1], t.nbytes or 0) for t in files.tensors})
 
 
 def select(question: Question, *, engine: str, env: Mapping[str, bool] | None = None) -> Selection:

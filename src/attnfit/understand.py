@@ -12,6 +12,7 @@ from attnfit.engines.traits import Trait, Traits
 
 if TYPE_CHECKING:
     from attnfit.inputs.gguf.traits import GgufModel
+    from attnfit.inputs.model import ModelFiles
 
 
 class ModelReport(msgspec.Struct, kw_only=True):
@@ -48,23 +49,22 @@ def describe(model: str, *, engine: str | None = None, headers: bool = True) -> 
 
     Raises an AttnfitError as `check` does.
     """
-    from attnfit.inputs.hub_gguf import names_gguf, read_gguf_model
     from attnfit.inputs.model import read_model
     from attnfit.inputs.weights import weights_or_why
 
     name, version = engines.split_spec(engine) if engine else (engines.ENGINES[0], None)
     release = engines.engine(name).release(version)
     said = () if version else (f"no release given: read as {name} {release.version} does, the newest rule book",)
-    if names_gguf(model):
-        gguf, notes = read_gguf_model(model)
-        return _of_gguf(model, name, release, gguf, (*said, *release.said, *notes))
-    files = read_model(model, generation=True)
+    files = read_model(model)
+    said = (*said, *release.said, *files.notes)
+    if files.gguf is not None:
+        return _of_gguf(files, files.gguf, name, release, said)
     found, why = weights_or_why(files) if headers else (None, "not asked for")
     return ModelReport(
         model=model,
         engine=name,
         traits=release.traits(files.model()),
-        said=(*said, *release.said, *files.notes),
+        said=said,
         repo=files.repo,
         commit=files.commit,
         weights=None
@@ -74,10 +74,12 @@ def describe(model: str, *, engine: str | None = None, headers: bool = True) -> 
     )
 
 
-def _of_gguf(model: str, engine: str, release: engines.Release, gguf: GgufModel, said: tuple[str, ...]) -> ModelReport:
+def _of_gguf(
+    read: ModelFiles, gguf: GgufModel, engine: str, release: engines.Release, said: tuple[str, ...]
+) -> ModelReport:
     """Traits by the keys of the file; its tensors' types are its quantisation."""
     files = gguf.files
-    found = release.traits(Model(path=model, config=gguf.config)).renamed(gguf.sources)
+    found = release.traits(Model(path=read.engine_path, config=gguf.config)).renamed(gguf.sources)
     bits = files.bits_per_weight
     kinds = {kind: size for kind, (_, size) in files.types().items()}
     found.traits = (
@@ -92,4 +94,13 @@ def _of_gguf(model: str, engine: str, release: engines.Release, gguf: GgufModel,
         names = dict.fromkeys(files.names)
         weights = Weights(bytes=size, tensors=len(files.tensors), by_dtype=kinds, files=names)
     why = "" if size is not None else "a part of the set is missing, or a tensor's type is not known"
-    return ModelReport(model=model, engine=engine, traits=found, said=said, weights=weights, without_weights=why)
+    return ModelReport(
+        model=read.path,
+        engine=engine,
+        traits=found,
+        said=said,
+        repo=read.repo,
+        commit=read.commit,
+        weights=weights,
+        without_weights=why,
+    )

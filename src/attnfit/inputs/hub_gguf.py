@@ -18,33 +18,13 @@ if TYPE_CHECKING:
     from attnfit.inputs.gguf.traits import GgufModel
 
 
-def names_gguf(path: str, settings: Callable[[], HubSettings] | None = None) -> bool:
-    """Whether `path` is a GGUF file, or names one on the hub or at a web address."""
-    if os.path.isfile(path):
-        if path.lower().endswith(".gguf"):
-            return True
-        with FileSource(path) as source:
-            return source.read(0, 4) == b"GGUF"
-    if os.path.exists(path):
-        return False
-    if path.partition("?")[0].lower().endswith(".gguf"):
-        return True
-    ref = parse_ref(path, (settings() if settings is not None else settings_of({})).endpoint)
-    return ref is not None and bool(ref.file or ref.quant)
-
-
-def read_gguf_model(path: str, settings: Callable[[], HubSettings] | None = None) -> tuple[GgufModel, tuple[str, ...]]:
-    """The model a GGUF file describes, and notes on where it was read. Raises InputError and UnknownAnswer."""
+def read_remote_gguf(path: str, ref: HubRef | None, settings: HubSettings) -> tuple[GgufModel, OpenGguf]:
+    """The model that a GGUF file on the hub or at a web address describes. Raises InputError and UnknownAnswer."""
     from attnfit.inputs.gguf import read_set
     from attnfit.inputs.gguf.traits import describe
 
-    opened = open_gguf(path, settings)
-    try:
-        found = describe(read_set(opened.source, opened.beside))
-    finally:
-        if isinstance(opened.source, FileSource):
-            opened.source.close()
-    return found, (*opened.notes, *found.notes)
+    opened = _on_the_hub(ref, settings) if ref is not None else _at_an_address(path)
+    return describe(read_set(opened.source, opened.beside)), opened
 
 
 class OpenGguf(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +34,7 @@ class OpenGguf(msgspec.Struct, frozen=True, kw_only=True):
     beside: Callable[[str], Source | None]  # by file name, in the same folder
     folder: frozenset[str] | None = None  # names of the files beside it; None: not known
     notes: tuple[str, ...] = ()
+    commit: str | None = None  # of the repository it lies in
 
 
 def open_gguf(path: str, settings: Callable[[], HubSettings] | None = None) -> OpenGguf:
@@ -87,7 +68,13 @@ def _on_the_hub(ref: HubRef, settings: HubSettings) -> OpenGguf:
         path = f"{folder}/{other}" if folder else other
         return repository.source(path) if repository.has(path) else None
 
-    return OpenGguf(source=repository.source(name), beside=beside, folder=repository.names, notes=repository.notes())
+    return OpenGguf(
+        source=repository.source(name),
+        beside=beside,
+        folder=repository.names,
+        notes=(*repository.notes(), *((f"{ref} is the file {name}",) if ref.quant else ())),
+        commit=repository.commit,
+    )
 
 
 def by_quant(ref: HubRef, files: dict[str, int | None] | None) -> str:
@@ -108,6 +95,8 @@ def by_quant(ref: HubRef, files: dict[str, int | None] | None) -> str:
 
 
 def _at_an_address(url: str) -> OpenGguf:
+    from urllib.parse import urlsplit
+
     from attnfit.inputs.hub_ranges import address
 
     def at(where: str) -> Source:
@@ -118,4 +107,5 @@ def _at_an_address(url: str) -> OpenGguf:
         head, mark, query = url.partition("?")
         return at(f"{head.rpartition('/')[0]}/{other}{mark}{query}")
 
-    return OpenGguf(source=at(url), beside=beside)
+    source = at(url)
+    return OpenGguf(source=source, beside=beside, notes=(f"read from {urlsplit(url).netloc.rpartition('@')[2]}",))

@@ -46,18 +46,21 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     repo: str | None = None  # the hub repository it is, if it is one
     revision: str | None = None  # of that repository, as asked for
     commit: str | None = None
+    named: str | None = None  # what an engine is given, where that is not `path`
+
+    @property
+    def engine_path(self) -> str:
+        return self.named or self.path
 
     @property
     def served_as(self) -> tuple[str, ...]:
         """How a launch command names it."""
-        if self.repo is None:
-            return (self.path,)
-        return (self.repo, *(("--revision", self.revision) if self.revision else ()))
+        return (self.engine_path, *(("--revision", self.revision) if self.revision and self.repo else ()))
 
     def model(self) -> Model:
         """What the engines are asked with."""
         return Model(
-            path=self.repo or self.path, config=self.config, hf_quant=self.hf_quant, files=self.names, gguf=self.gguf
+            path=self.engine_path, config=self.config, hf_quant=self.hf_quant, files=self.names, gguf=self.gguf
         )
 
 
@@ -155,16 +158,42 @@ def _elsewhere(
 ) -> ModelFiles:
     """What is no path here: a model of the hub, or something that gets a sentence of its own."""
     from attnfit.inputs.hub_ref import parse_ref, settings_of
-    from attnfit.inputs.not_a_model import absent, gguf_elsewhere
+    from attnfit.inputs.not_a_model import absent
 
     settings = hub() if hub is not None else settings_of({})
     gone = isinstance(error, FileNotFoundError | NotADirectoryError)
     ref = parse_ref(path, settings.endpoint) if gone else None
-    if gone and (refused := gguf_elsewhere(path, ref)) is not None:
-        raise refused
+    at_an_address = path.partition("?")[0].lower().endswith(".gguf") and path.startswith(("http://", "https://"))
+    if gone and (at_an_address or (ref is not None and (ref.file or ref.quant))):
+        return _from_remote_gguf(path, ref, settings)
     if ref is None:
         raise absent(path, error)
     return _from_hub(path, ref, settings, generation)
+
+
+def _from_remote_gguf(path: str, ref: HubRef | None, settings: HubSettings) -> ModelFiles:
+    """A GGUF file on the hub or at a web address. Engines take only the form `REPO:QUANT`; else it is downloaded."""
+    from attnfit.inputs.hub_gguf import read_remote_gguf
+
+    if ref is not None and settings.revision:
+        ref = msgspec.structs.replace(ref, revision=settings.revision)
+    found, opened = read_remote_gguf(path, ref, settings)
+    file = opened.source.name.rpartition("/")[2].rpartition(":")[2]
+    by_quant = ref is not None and ref.quant is not None
+    said = () if by_quant else (f"an engine is given the file itself: taken as if {file} had been downloaded",)
+    return ModelFiles(
+        path=path,
+        config_path=opened.source.name,
+        config=found.config,
+        names=opened.folder,
+        weights=("gguf",),
+        notes=(*opened.notes, *said, *found.files.notes, *found.notes),
+        gguf=found,
+        repo=ref.repo if ref else None,
+        revision=ref.revision if ref else None,
+        commit=opened.commit,
+        named=f"{ref.repo}:{ref.quant}" if ref is not None and by_quant else f"./{file}",
+    )
 
 
 def _from_hub(path: str, ref: HubRef, settings: HubSettings, generation: bool) -> ModelFiles:
@@ -188,6 +217,7 @@ def _from_hub(path: str, ref: HubRef, settings: HubSettings, generation: bool) -
     return msgspec.structs.replace(
         found,
         names=names,
+        named=ref.repo,
         repo=ref.repo,
         revision=ref.revision,
         commit=place.commit,

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from attnfit.errors import InputError, UnknownAnswer, did_you_mean
-from attnfit.inputs.hub_ref import HubRef
 from attnfit.inputs.json_file import why
 from attnfit.inputs.places import Place
 
 _REMOTE = re.compile(r"(s3|gs|az|hf|runai|oci)://", re.IGNORECASE)
-GGUF = "{} is a GGUF file, which is not read yet; download the config.json of the model it was made from and give that"
 
 
 def adapter(path: str, found: dict[str, Any]) -> str:
@@ -33,8 +31,9 @@ def without_config(path: str, place: Place, directory: Path | None) -> InputErro
         return InputError(adapter(path, found))
     if "model_index.json" in names:
         return InputError(f"{path} is a diffusers pipeline (images or video), not a language model")
-    if any(n.lower().endswith(".gguf") for n in names):
-        return UnknownAnswer(GGUF.format(f"{path} has no config.json; what it holds"))
+    if gguf := sorted(n for n in names if n.lower().endswith(".gguf")):
+        one = f"{path}:{gguf[0]}" if directory is None else str(directory / gguf[0])
+        return InputError(f"{path} has no config.json; it holds {len(gguf)} GGUF files: give one, as {one}")
     if "params.json" in names:
         return UnknownAnswer(
             f"{path} is in Mistral format (params.json without config.json), which is not read yet; add the "
@@ -59,13 +58,6 @@ def _inner(directory: Path, names: frozenset[str]) -> Path | None:
     except OSError:
         return None
     return found[0] if len(found) == 1 else None
-
-
-def gguf_elsewhere(path: str, ref: HubRef | None) -> UnknownAnswer | None:
-    """A GGUF file that is not here but may be on the hub or at a web address."""
-    if path.lower().endswith(".gguf") or (ref is not None and (ref.file or ref.quant)):
-        return UnknownAnswer(f"{path} is not here; and " + GGUF.format("what it names"))
-    return None
 
 
 def absent(path: str, error: OSError | ValueError) -> InputError | UnknownAnswer:

@@ -48,6 +48,8 @@ def weights_or_why(files: ModelFiles) -> tuple[Checkpoint | None, str]:
     """`read_weights`, with a sentence instead of an error: for answers that can do without."""
     from attnfit.errors import UnknownAnswer
 
+    if files.gguf is not None:
+        return None, "the tensors of a GGUF file are not divided among GPUs here"
     try:
         found = read_weights(files)
     except (InputError, UnknownAnswer) as error:
