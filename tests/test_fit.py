@@ -15,6 +15,7 @@ import attnfit
 from attnfit.cli import cli
 from attnfit.core import Fit, Report
 from attnfit.report.memory import gib, lines
+from gguf_bytes import Builder
 
 GIB = 1 << 30
 HIDDEN, LAYERS, VOCAB = 1024, 4, 32000
@@ -167,6 +168,39 @@ def test_a_broken_file_of_weights_is_no_error_and_no_figure(bare: Path) -> None:
     fit = measured(check(bare))
     assert fit.weights_from == "config.json"
     assert any("no whole safetensors file" in sentence for sentence in fit.inputs)
+
+
+def test_a_gguf_file_is_divided_as_its_tensors_say(tmp_path: Path) -> None:
+    """Q4_0: 18 bytes for 32 weights. 0.16.0 reads such files by itself."""
+    values = {
+        "general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 512,
+        "llama.attention.head_count": 8, "llama.attention.head_count_kv": 2, "llama.context_length": 4096,
+        "llama.feed_forward_length": 1024, "llama.vocab_size": 4096,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5, "tokenizer.ggml.model": "llama",
+    }  # fmt: skip
+    shapes = {
+        "token_embd.weight": (512, 4096), "output.weight": (512, 4096), "blk.0.attn_q.weight": (512, 512),
+        "blk.0.attn_k.weight": (512, 128), "blk.0.attn_v.weight": (512, 128), "blk.0.attn_output.weight": (512, 512),
+        "blk.0.ffn_gate.weight": (512, 1024), "blk.0.ffn_up.weight": (512, 1024),
+        "blk.0.ffn_down.weight": (1024, 512),
+    }  # fmt: skip
+    held, at = [], 0
+    for name, shape in shapes.items():
+        held.append((name, shape, 2, at))
+        at += math.prod(shape) // 32 * 18
+    data = Builder().header(values, held)
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(data + bytes(-len(data) % 32 + at))
+    ends = []
+    for size in ("1", "2", "4"):
+        words = ["vllm", "serve", str(file), "--tokenizer", str(tmp_path), "-tp", size]
+        report = attnfit.check(words, gpu="h100", count=4, engine="vllm==0.16.0", planned=False)
+        fit = measured(report)
+        assert fit.weights is not None
+        assert "GGUF" in fit.weights_from
+        ends.append(fit.weights[0])
+    kv = 2 * 512 * 128 // 32 * 18
+    assert ends == [at, at // 2, (at - kv) // 4 + kv // 2], "two KV heads among four ranks"
 
 
 # --- without -------------------------------------------------------------------------------------------------------

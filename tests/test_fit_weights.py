@@ -97,6 +97,13 @@ def test_weights_derived_from_a_config_hold_what_the_engine_builds(row: dict[str
         ("backbone.layers.3.mixer.in_proj.weight", Cut.COLUMN),
         ("model.visual.blocks.3.attn.qkv.weight", Cut.TOWER),
         ("model.layers.3.self_attn.something_new.weight", Cut.UNKNOWN),
+        ("token_embd.weight", Cut.VOCAB),
+        ("blk.3.attn_k.weight", Cut.KV),
+        ("blk.3.attn_output.weight", Cut.ROW),
+        ("blk.3.ffn_down_exps.weight", Cut.EXPERT),
+        ("blk.3.ffn_down_shexp.weight", Cut.ROW),
+        ("blk.3.ffn_gate_inp.weight", Cut.WHOLE),
+        ("blk.3.attn_norm.weight", Cut.WHOLE),
     ],
 )
 def test_a_name_says_how_ranks_share_it(name: str, cut: Cut) -> None:

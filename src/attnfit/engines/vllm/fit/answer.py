@@ -102,8 +102,8 @@ def fit(built: Built, gpu: Gpu, tensors: Tensors | None, missing: str = "") -> F
 def _weights_of(
     cfg: EngineConfig, tensors: Tensors | None, missing: str, inputs: list[str], unknown: list[str]
 ) -> tuple[Span | None, str]:
-    if cfg.flags.get("quantization") == "gguf" or cfg.quantization == "gguf":
-        unknown.append("the weights of a GGUF model on one rank")
+    if cfg.quantization == "gguf" and not tensors:
+        unknown.append(f"the weights of a GGUF model on one rank ({missing})")
         return None, ""
     shard = shard_of(cfg)
     high_extra = absorbed(cfg, DTYPE_BYTES[cfg.dtype])
@@ -112,7 +112,7 @@ def _weights_of(
         unknown.append("the weights of the draft model")
     if tensors:
         found = rank_weights(tensors, shard)
-        source = "the headers of the safetensors files"
+        source = "the headers of the " + ("GGUF file" if cfg.quantization == "gguf" else "safetensors files")
         inputs.append(
             f"the checkpoint has {found.checkpoint / GIB:.2f} GiB, of which {found.loaded / GIB:.2f} are loaded"
         )

@@ -65,7 +65,25 @@ _CUTS: dict[Cut, frozenset[str]] = {
         }
     ),
 }  # fmt: skip
-_BY_MODULE = {module: cut for cut, modules in _CUTS.items() for module in modules}
+#: the same in GGUF's names (github.com/ggml-org/llama.cpp, gguf-py/gguf/constants.py)
+_GGUF: dict[Cut, frozenset[str]] = {
+    Cut.COLUMN: frozenset(
+        {
+            "attn_q", "attn_q_b", "attn_kv_b", "attn_k_b", "attn_v_b", "attn_gate", "ffn_gate", "ffn_up",
+            "ffn_gate_shexp", "ffn_up_shexp", "ssm_in", "ssm_conv1d", "ssm_a", "ssm_d", "ssm_dt", "ssm_beta_alpha",
+            "attn_sinks",
+        }
+    ),
+    Cut.ROW: frozenset({"attn_output", "ffn_down", "ffn_down_shexp", "ssm_out"}),
+    Cut.KV: frozenset({"attn_k", "attn_v"}),
+    Cut.QKV: frozenset({"attn_qkv"}),
+    Cut.VOCAB: frozenset({"token_embd"}),
+    Cut.EXPERT: frozenset({"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_up_exps"}),
+    Cut.WHOLE: frozenset(
+        {"ffn_gate_inp", "ffn_gate_inp_shexp", "attn_q_a", "attn_kv_a_mqa", "exp_probs_b", "rope_freqs"}
+    ),
+}  # fmt: skip
+_BY_MODULE = {module: cut for table in (_CUTS, _GGUF) for cut, modules in table.items() for module in modules}
 
 
 class Named(NamedTuple):
@@ -105,9 +123,11 @@ def understand(name: str) -> Named:
     role = "mtp" if any(word.startswith(("mtp", "nextn")) for word in words) else ""
     if not role and module in _CUTS[Cut.VOCAB]:
         role = "head" if module in ("lm_head", "head", "output", "embed_out") else "embed"
-    if not role and module in ("gate", "router"):
+    if not role and module == "token_embd":
+        role = "embed"
+    if not role and module in ("gate", "router", "ffn_gate_inp"):
         role = "router"
-    if not role and any(word.startswith("shared_expert") for word in words):
+    if not role and (module.endswith("_shexp") or any(word.startswith("shared_expert") for word in words)):
         role = "shared"
     return Named(_cut(words, module, part), part, role)
 
