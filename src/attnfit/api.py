@@ -123,25 +123,12 @@ def _weights(files: ModelFiles) -> engines.Weights:
     """The checkpoint's tensors, from the headers of its files, or why they are not known."""
     if files.gguf is not None:
         return _gguf_weights(files.gguf.files)
-    if files.gguf is not None:
-        return _gguf_weights(files.gguf.files)
     from attnfit.inputs.weights import weights_or_why
 
     found, why = weights_or_why(files)
     if found is None:
         return engines.Weights(None, why)
     return engines.Weights({name: (t.dtype, t.shape, t.nbytes) for name, t in found.tensors.items()})
-
-
-def _gguf_weights(files: GgufFiles) -> engines.Weights:
-    if files.missing:
-        return engines.Weights(None, f"parts of the GGUF set are missing: {', '.join(files.missing[:3])}")
-    if any(tensor.nbytes is None for tensor in files.tensors):
-        return engines.Weights(None, "the GGUF file has tensors of a type that is not known")
-    from attnfit.inputs.gguf.tensor_types import name_of
-
-    # the format names the contiguous dimension first, the engine last
-    return engines.Weights({t.name: (name_of(t.type), t.shape[::-1], t.nbytes or 0) for t in files.tensors})
 
 
 def _gguf_weights(files: GgufFiles) -> engines.Weights:
