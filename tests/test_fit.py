@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,22 @@ def test_one_request_that_cannot_fit_breaks_and_the_answer_says_what_would(model
     assert shorter.verdict == "passes"
     longer = check(model, "--gpu-memory-utilization", "0.02", "--max-model-len", str(fit.longest[1] + 1))
     assert longer.verdict == "breaks"
+
+
+def test_the_next_step_of_a_launch_that_cannot_fit_is_one_that_can(bare: Path) -> None:
+    save(bare / "model.safetensors", tensors())
+    words = ["vllm", "serve", str(bare), "--gpu-memory-utilization", "0.02"]
+    report = attnfit.check(words, gpu="h100", engine="vllm==0.33.0")
+    assert report.verdict == "breaks"
+    assert "--max-model-len" in report.steps[0].text
+    assert report.steps[0].argv is not None
+    again = attnfit.check(report.steps[0].argv, gpu="h100", engine="vllm==0.33.0")
+    assert again.verdict == "passes"
+    save(bare / "model.safetensors", tensors(scale=900))
+    report = attnfit.check(["vllm", "serve", str(bare)], gpu="h100", engine="vllm==0.33.0")
+    assert report.steps == (
+        attnfit.Step("more GPUs to divide the model among, or a checkpoint with fewer bits a weight"),
+    )
 
 
 def test_what_fits_only_without_its_overhead_may_break_and_exits_with_0(model: Path) -> None:
@@ -291,3 +308,24 @@ def test_equal_ends_are_printed_once() -> None:
     assert gib((GIB, GIB)) == "1.00 GiB"
     assert gib((GIB, 2 * GIB)) == "1.00 to 2.00 GiB"
     assert list(lines(Fit(verdict="unknown", why="", unknown=("x",)))) == [("unknown", "x")]
+
+
+# --- anything at all -----------------------------------------------------------------------------------------------
+
+ODD: list[Any] = [None, -1, 0, 1, 10**6, 10**18, 10**30, float("nan"), "7", True, [], [1], {}, 1.5]
+KEYS = [k for k in CONFIG if k not in ("architectures", "model_type")]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_odd_configs_give_an_answer_or_a_sentence_never_a_traceback(
+    model: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ATTNFIT_DEBUG", raising=False)
+    chance = random.Random(seed)
+    config = {**CONFIG, **{key: chance.choice(ODD) for key in chance.sample(KEYS, 2)}}
+    (model / "config.json").write_text(json.dumps(config), "utf-8")
+    if seed % 2:
+        (model / "model.safetensors").unlink()
+    words = ["check", str(model), "--gpu", "h100", "--engine", "vllm==0.33.0", *(["--json"] if seed % 3 else [])]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code in (0, 1, 3) or isinstance(result.exception, attnfit.AttnfitError)

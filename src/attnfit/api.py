@@ -9,7 +9,7 @@ from attnfit import engines
 from attnfit.core import Gpu, Question, Report, Selection
 from attnfit.decide import Request, decide, measure, verdict
 from attnfit.errors import UsageError, did_you_mean
-from attnfit.plan import plan
+from attnfit.plan import plan, room
 
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
@@ -103,9 +103,16 @@ def check(
         env={**facts, **(env or {})},
     )
     launch = decide(request)
+
+    def render(argv: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(hide(parsed.render(argv)))
+
+    steps = plan(chosen, request, launch, render) if planned else ()
     if launch.ok:
-        launch.fit = measure(request, _weights(files))
-    steps = plan(chosen, request, launch, lambda argv: tuple(hide(parsed.render(argv)))) if planned else ()
+        weights = _weights(files)
+        launch.fit = measure(request, weights)
+        if planned and verdict(launch) == "breaks" and launch.fit is not None:
+            steps = room(chosen, request, launch.fit, weights, render)
     return Report(
         verdict=verdict(launch),
         launch=launch,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-from attnfit.core import Launch, Step
-from attnfit.decide import Request, decide
-from attnfit.engines import Engine
+from attnfit.core import Fit, Launch, Step
+from attnfit.decide import Request, decide, measure
+from attnfit.engines import Engine, Weights
 
 MOST_STEPS = 2
 MOST_TRIES = 60  # bounds the time of a plan; far above what one command's flags need
@@ -38,6 +38,22 @@ def plan(
             if len(steps) == MOST_STEPS:
                 break
     return tuple(steps) or (Step(_nothing(request, launch)),)
+
+
+def room(
+    engine: Engine, request: Request, fit: Fit, weights: Weights, render: Callable[[tuple[str, ...]], tuple[str, ...]]
+) -> tuple[Step, ...]:
+    """What makes a launch fit that cannot: at most two changes of its flags, or one step that says what else would."""
+    steps: list[Step] = []
+    for move in engine.room(request.argv, fit):
+        changed = request.with_argv(move.argv)
+        after = measure(changed, weights) if decide(changed).ok else None
+        if after is not None and after.verdict in ("fits", "may break"):
+            doubt = "; it may then still break" if after.verdict == "may break" else ""
+            steps.append(Step(f"{move.text}{doubt}", render(move.argv), move.gives_up))
+            if len(steps) == MOST_STEPS:
+                break
+    return tuple(steps) or (Step("more GPUs to divide the model among, or a checkpoint with fewer bits a weight"),)
 
 
 def _outcome(launch: Launch) -> tuple[object, ...]:

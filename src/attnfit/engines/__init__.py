@@ -96,6 +96,9 @@ class Engine(Protocol):
     def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:
         """Changes of the server's flags worth trying after a refusal, cheapest first."""
 
+    def room(self, argv: Sequence[str], fit: Fit) -> Iterator[Move]:
+        """Changes of the server's flags that need less memory, cheapest first."""
+
     def releases(self) -> Sequence[str]:
         """Versions with a rule book, oldest first."""
 

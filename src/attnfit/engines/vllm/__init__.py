@@ -151,6 +151,11 @@ class Vllm:
 
         return moves(argv, launch)
 
+    def room(self, argv: Sequence[str], fit: Fit) -> Iterator[Move]:
+        from attnfit.engines.vllm.moves import room
+
+        return room(argv, fit)
+
     def releases(self) -> Sequence[str]:
         from attnfit.engines.vllm import releases
 

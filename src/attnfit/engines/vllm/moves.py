@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from attnfit.core import Launch
+from attnfit.core import Fit, Launch
 from attnfit.engines import Move
 from attnfit.inputs.secrets import is_secret
 
@@ -48,6 +48,15 @@ def moves(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
         for second in spans[i + 1 :]:
             words = " and ".join(" ".join(argv[s.start : s.stop]) for s in (first, second))
             yield Move(f"drop {words}", _without(_without(argv, second), first))
+
+
+def room(argv: Sequence[str], fit: Fit) -> Iterator[Move]:
+    """Shorter requests, then an FP8 KV cache. Whether that is enough is not said here."""
+    for length in dict.fromkeys(n for n in fit.longest or () if n > 0):
+        words = f"--max-model-len {length}"
+        yield Move(words, _with(argv, "--max-model-len", str(length)), f"requests of more than {length:,} tokens")
+    if not any(_name(word) == "--kv-cache-dtype" for word in argv):
+        yield Move("--kv-cache-dtype fp8", (*argv, "--kv-cache-dtype", "fp8"), "precision of the KV cache")
 
 
 def _backends_accepting_all(launch: Launch) -> list[str]:

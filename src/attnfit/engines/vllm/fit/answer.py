@@ -39,13 +39,20 @@ def fit_of(case: Case, gpu: Gpu, weights: Weights) -> Fit | None:
         built = Built(
             walked.config, walked.answer.kv_cache_dtype, walked.answer.kv_layers, walked.sizes, case.capability
         )
-        return fit(built, gpu, weights.tensors, weights.why)
+        found = fit(built, gpu, weights.tensors, weights.why)
+        return found if _plausible(found) else None
     except (Refusal, Unknown):
         return None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         if os.environ.get("ATTNFIT_DEBUG"):
             raise
         return None  # config.json can hold anything, and no figure is better than a wrong one
+
+
+def _plausible(found: Fit) -> bool:
+    """No figure is larger than any file or memory can be; config.json may hold numbers that are."""
+    figures = (found.memory, found.request_bytes, found.length, found.weights, found.overhead, found.tokens)
+    return all(n is None or n < 1 << 62 for f in figures for n in (f if isinstance(f, tuple) else (f,)))
 
 
 def fit(built: Built, gpu: Gpu, tensors: Tensors | None, missing: str = "") -> Fit:
@@ -105,7 +112,11 @@ def _weights_of(
     if cfg.quantization == "gguf" and not tensors:
         unknown.append(f"the weights of a GGUF model on one rank ({missing})")
         return None, ""
-    shard = shard_of(cfg)
+    try:
+        shard = shard_of(cfg)
+    except Unknown as reason:
+        unknown.append(str(reason))
+        return None, ""
     high_extra = absorbed(cfg, DTYPE_BYTES[cfg.dtype])
     method = (cfg.speculative or {}).get("method")
     if method not in (None, "mtp", "ngram", "ngram_gpu", "suffix"):
@@ -131,6 +142,8 @@ def _weights_of(
         inputs.append(f"weights are computed from config.json{why}")
         low, high = rank_weights(derived.low, shard).rank, rank_weights(derived.high, shard).rank
         rank = Span(low.low, high.high + (TOWER if derived.towers else 0))
+        if method == "mtp":
+            unknown.append("the weights of the checkpoint's own draft")
         if derived.towers:
             inputs.append(f"encoders of images and sound are not in config.json: up to {TOWER / GIB:g} GiB assumed")
     rank = Span(rank.low, rank.high + high_extra)

@@ -14,7 +14,8 @@ import msgspec
 from attnfit.engines.vllm.fit.shard_rules import Cut, Named, kind_of, layer_of, understand
 from attnfit.engines.vllm.fit.spec import ceil_div, round_up
 from attnfit.engines.vllm.launch.pages import DTYPE_BYTES
-from attnfit.engines.vllm.launch.state import EngineConfig
+from attnfit.engines.vllm.launch.plan import MOST_LAYERS
+from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
 from attnfit.fit.span import Span
 
 #: name -> (dtype as safetensors names it, shape, bytes)
@@ -64,9 +65,11 @@ class Shard(NamedTuple):
 
 
 def shard_of(cfg: EngineConfig) -> Shard:
-    """The launch's division of the model, from its resolved configuration."""
+    """The launch's division of the model, from its resolved configuration. Raises Unknown."""
     text, sizes = cfg.text, cfg.sizes
     layers = _int(text, "num_hidden_layers", "num_layers", "n_layer")
+    if not 0 < layers <= MOST_LAYERS or cfg.pp > layers:
+        raise Unknown(f"a plausible number of layers in config.json (not {layers:.3g})")
     experts = int(getattr(sizes, "num_experts", 0) or 0)
     ep = cfg.tp * cfg.dp * cfg.pcp if cfg.expert_parallel else 1
     quantised, hidden = cfg.quant_config is not None, _int(text, "hidden_size")
