@@ -184,7 +184,7 @@ def _walk(launch: dict[str, Any], out: dict[str, Any], recorder: Recorder, platf
     out["stage"] = "model_init"
     try:
         with set_default_torch_dtype(model.dtype), torch.device("meta"), OnMeta():
-            initialize_model(vllm_config=config, model_config=model)
+            built = initialize_model(vllm_config=config, model_config=model)
     finally:
         out["kv_cache_dtype_after_init"] = cache.cache_dtype
     _draft(config, recorder, out)
@@ -193,6 +193,11 @@ def _walk(launch: dict[str, Any], out: dict[str, Any], recorder: Recorder, platf
         platform.update_block_size_for_backend(config)
     out["block_size_after_load"] = cache.block_size
     out.update(ok=True, stage="done")
+    if launch.get("measure") and not any(row.get("error") for row in recorder.rows.values()):
+        from real_memory import measured
+
+        with vllm_config.set_current_vllm_config(config), OnMeta():
+            out["memory"] = measured(config, built)
 
 
 def _draft(config: Any, recorder: Recorder, out: dict[str, Any]) -> None:
