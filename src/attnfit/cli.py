@@ -13,7 +13,7 @@ import click
 from attnfit import __version__
 from attnfit.errors import AttnfitError, UsageError
 
-EPILOG = "Exit codes: 0 passes, 1 refused, 2 usage or internal error, 3 unknown."
+EPILOG = "Exit codes: 0 passes, 1 refused or breaks, 2 usage or internal error, 3 unknown."
 
 
 class _WithCommand(click.Command):

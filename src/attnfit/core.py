@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from attnfit.fit.answer import Fit as Fit
+
 
 class Capability(NamedTuple):
     """CUDA compute capability, e.g. (12, 0)."""
@@ -140,27 +142,6 @@ class LayerQuestion(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "target"  # "target" | "draft"
     layer_class: str = "Attention"
     count: int = 1
-
-
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether weights and KV cache fit into one GPU's memory. Pairs are (low, high) bytes of the fullest rank."""
-
-    verdict: str  # "fits" | "may break" | "breaks" | "unknown"
-    why: str  # one sentence
-    memory: int | None = None  # bytes of the GPU; None: not known
-    utilization: float | None = None  # the share of it that the engine may use
-    weights: tuple[int, int] | None = None
-    weights_from: str = ""  # where that comes from
-    overhead: tuple[int, int] | None = None  # activations, CUDA graphs, libraries: an estimate
-    kv_cache: tuple[int, int] | None = None  # what is left for the KV cache
-    token_bytes: float | None = None  # KV cache of one token, of a request of the served length
-    request_bytes: int | None = None  # KV cache of one request of the served length
-    length: int | None = None  # served length in tokens
-    tokens: tuple[int, int] | None = None  # that fit into the KV cache
-    requests: tuple[float, float] | None = None  # of the served length at once
-    longest: tuple[int, int] | None = None  # tokens of the longest request that fits
-    inputs: tuple[str, ...] = ()  # what the figures were computed from, a sentence each
-    unknown: tuple[str, ...] = ()  # what is missing
 
 
 class Launch(msgspec.Struct, kw_only=True):
