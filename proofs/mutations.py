@@ -3,8 +3,9 @@
     python proofs/mutations.py [--count 200000] [--seed N]
 
 Every mutant must be read, refused in one sentence (AttnfitError) or be unknown, within 2 seconds and 300 MB of memory.
-Configs go the whole way of `attnfit model`: config class, sizes, layers, quantisation, text. Prints the worst of each
-and exits 1 on the first fault, with the seed that makes it again.
+Configs go the whole way of `attnfit model`: config class, sizes, layers, quantisation, text; GGUF headers, half
+of them damaged in their bytes and half in their values, as far as a launch. Prints the worst of each and exits 1 on the
+first fault, with the seed that makes it again.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attnfit.core import Model
+from attnfit import engines
+from attnfit.core import Capability, Model
 from attnfit.engines.vllm.launch.traits import traits
 from attnfit.errors import AttnfitError
-from attnfit.inputs.gguf import read_header as read_gguf
+from attnfit.inputs.gguf import read_set
+from attnfit.inputs.gguf.traits import describe
 from attnfit.inputs.safetensors import read_header
 from attnfit.report.model import render
 from attnfit.understand import ModelReport
@@ -38,6 +41,7 @@ CONFIGS: dict[str, dict[str, Any]] = json.loads(
     gzip.decompress((ROOT / "tests" / "data" / "configs.json.gz").read_bytes())
 )
 NAMES = sorted(CONFIGS)
+VLLM = engines.engine("vllm")
 MOST_SECONDS, MOST_MIB = 2.0, 300
 JUNK: list[Any] = [
     None, True, False, 0, -1, 1, 2, 3, 7, 64, 2**31, 2**63, 10**30, 10**400, 0.5, -0.0, float("nan"), float("inf"), "",
@@ -104,14 +108,28 @@ _TENSORS = {
     f"model.layers.{i}.w": {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i in range(40)
 }
 SAFETENSORS = _packed(_TENSORS | {"__metadata__": {"format": "pt"}}, 160)
-GGUF = Builder().header(
-    {
-        "general.architecture": "glm-dsa", "glm-dsa.block_count": 79, "glm-dsa.attention.key_length": 576,
-        "tokenizer.ggml.tokens": [f"word{i}" for i in range(60)], "tokenizer.ggml.scores": Typed("f32", [0.5] * 60),
-        "nested": [[1, 2], [3, 4]], "flag": True,
-    },
-    [(f"blk.{i}.attn_q.weight", (256, 2), 12, 288 * i) for i in range(30)],
-)  # fmt: skip
+ARRAYS = {"int32": "i32", "bool": "bool", "float32": "f32"}
+
+
+def _gguf(keys: dict[str, Any], version: int, order: str) -> bytes:
+    values = {
+        key: value if not isinstance(value, dict) else Typed(ARRAYS[value["kind"]], value["values"])
+        for key, value in keys.items()
+        if not isinstance(value, dict) or "values" in value
+    }
+    words = [f"word{i}" for i in range(60)]
+    return Builder(version, order).header(
+        {**values, "tokenizer.ggml.tokens": words, "scores": Typed("f32", [0.5] * 60), "nested": [[1], [3]]},
+        [(f"blk.{i}.attn_q.weight", (256, 2), 12, 288 * i) for i in range(30)],
+    )
+
+
+KEYS = [model["keys"] for model in json.loads((ROOT / "tests" / "data" / "gguf_keys.json").read_text()).values()]
+ODD: list[Any] = [
+    0, 1, 2, 3, 7, 64, 2**32 - 1, -1.0, 0.5, float("nan"), True, False, "", "llama", "\x00", "x" * 2000, ["a", "b"], [],
+    *({"kind": kind, "values": values} for kind in ARRAYS for values in ([], [1], [0, 1], [1] * 100)),
+]  # fmt: skip
+GGUF = [_gguf(keys, version, order) for keys in KEYS for version, order in ((3, "<"), (3, "<"), (1, "<"), (3, ">"))]
 
 
 def damaged(rng: random.Random, good: bytes) -> bytes:
@@ -140,8 +158,33 @@ def safetensors(rng: random.Random) -> str:
 
 
 def gguf(rng: random.Random) -> str:
-    data = damaged(rng, GGUF)
-    return _headed(read_gguf, Bytes(data, rng.choice((len(data), 1 << 40, len(data))), "x.gguf"))
+    data = damaged(rng, rng.choice(GGUF)) if rng.random() < 0.5 else _odd_values(rng)
+    source = Bytes(data, rng.choice((len(data), 1 << 40, len(data))), "x.gguf")
+    return _headed(lambda source: _launched(rng, source), source)
+
+
+def _odd_values(rng: random.Random) -> bytes:
+    """A sound header whose keys hold what they should not, or are missing."""
+    keys = dict(rng.choice(KEYS))
+    for _ in range(rng.randint(1, 4)):
+        key = rng.choice(sorted(keys))
+        if rng.random() < 0.25:
+            del keys[key]
+        else:
+            keys[key] = rng.choice(ODD)
+    return _gguf(keys, rng.choice((1, 3)), rng.choice("<>"))
+
+
+def _launched(rng: random.Random, source: Bytes) -> None:
+    """As far as a launch: traits, and the release's own way with the file."""
+    found = describe(read_set(source, lambda name: None))
+    release = rng.choice(("0.12.0", "0.23.0", "0.33.0"))
+    launch = VLLM.release(release).launch(
+        Model(path="/x.gguf", config=found.config, gguf=found), Capability(12, 0), (),
+        gpus=None, form="auto", files_here=True, variables={}, env={},
+    )  # fmt: skip
+    if any("that attnfit cannot follow" in said for said in launch.unknown):
+        raise RuntimeError(f"{release}: {launch.unknown}")
 
 
 def _headed(reader: Callable[[Any], Any], source: Bytes) -> str:

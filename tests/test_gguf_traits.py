@@ -115,6 +115,9 @@ def test_what_the_file_leaves_out_is_derived_as_llama_cpp_does() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        ({"block_count": 0}, "llama.block_count is 0"),
+        ({"block_count": 10**6}, "llama.block_count is 1,000,000"),
+        ({"nextn_predict_layers": 2}, "with 2 draft layers"),
         ({"block_count": "two"}, "llama.block_count is no whole number"),
         ({"block_count": True}, "llama.block_count is no whole number"),
         ({"attention.head_count": Typed("i32", [4, 8])}, "llama.attention.head_count differs from layer to layer"),

@@ -77,10 +77,10 @@ def _unknown(architecture: str) -> str:
 def _general(keys: Keys, experts: str) -> None:
     """Sizes that every architecture has under the same key. The block count includes draft (MTP) layers."""
     blocks, drafts = keys.need("block_count"), keys.whole("nextn_predict_layers") or 0
-    if blocks > _MOST_LAYERS:
-        raise NotUnderstood(f"{keys.name('block_count')} is {blocks:,}")
+    if not drafts < blocks <= _MOST_LAYERS:
+        raise NotUnderstood(f"{keys.name('block_count')} is {blocks:,}, with {drafts:,} draft layers")
     source = keys.name("block_count") + (" - nextn_predict_layers" if drafts else "")
-    keys.put("num_hidden_layers", max(blocks - drafts, 0), source)
+    keys.put("num_hidden_layers", blocks - drafts, source)
     if drafts:
         keys.copy("num_nextn_predict_layers", "nextn_predict_layers")
     for trait, key in _GENERAL.items():
