@@ -21,7 +21,9 @@ from safetensors.numpy import save_file
 import attnfit
 from attnfit.core import Capability, Model
 from attnfit.engines.traits import Traits
+from attnfit.engines.vllm.launch.state import Unknown
 from attnfit.engines.vllm.launch.traits import traits
+from attnfit.engines.vllm.launch.weight_dtype import dtype_of_weights
 from attnfit.report.model import render, render_json
 from attnfit.understand import ModelReport, describe
 from gguf_bytes import Builder
@@ -259,3 +261,45 @@ def test_the_gpu_shows_in_nothing_but_classes_that_it_chooses() -> None:
     for name in ("zai-org__GLM-5", HYBRID):
         model = Model(path=name, config=CONFIGS[name]["config"], hf_quant=CONFIGS[name]["hf_quant"])
         assert values(traits(model, "0.33.0", Capability(9, 0))) == values(traits(model, "0.33.0"))
+
+
+# --- the dtype of the weights ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "dtype"),
+    [
+        (["BF16", "U8"], "bfloat16"),  # packed FP4: whole numbers cast to anything that floats
+        (["F8_E4M3", "F32", "BF16"], "float32"),  # its scales win
+        (["F16", "I32"], "float16"),
+        (["F16", "F32"], "float32"),
+        (["F8_E8M0", "F4"], "float32"),  # the engine's safetensors does not list them, so it sees nothing
+        ([], "float32"),
+        (None, None),
+    ],
+)
+def test_the_dtype_read_off_the_weights_is_the_engines(dtypes: list[str] | None, dtype: str | None) -> None:
+    assert dtype_of_weights(dtypes, "0.33.0", hub=True) == dtype
+
+
+def test_where_two_dtypes_win_the_engines_choice_is_unknown() -> None:
+    with pytest.raises(Unknown, match="bfloat16 and float16; which of them the engine takes changes"):
+        dtype_of_weights(["F16", "BF16"], "0.33.0", hub=True)
+
+
+def test_without_a_dtype_in_the_config_the_headers_decide(tmp_path: Path) -> None:
+    config = CONFIGS["openai__gpt-oss-20b"]["config"]
+    assert not {"dtype", "torch_dtype"} & set(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"a": np.zeros(4, np.float16), "b": np.zeros(4, np.uint8)}, tmp_path / "model.safetensors")
+
+    def launch(release: str, *flags: str) -> attnfit.Launch:
+        command = ["vllm", "serve", str(tmp_path), *flags]
+        return attnfit.check(command, gpu="h100", count=1, engine=f"vllm=={release}", planned=False).launch
+
+    assert launch("0.33.0").dtype == "float16"
+    assert any("reads float16 off the weights" in note for note in launch("0.33.0").notes)
+    assert launch("0.33.0", "--dtype", "bfloat16").dtype == "bfloat16"
+    assert launch("0.16.0").dtype == "bfloat16", "up to 0.17 a directory's weights are not looked at"
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert "the engine reads it from the weights" in str(launch("0.33.0").unknown)

@@ -51,6 +51,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]  # config.json
     hf_quant: dict[str, Any] | None = None  # hf_quant_config.json
     files: frozenset[str] | None = None  # names of the files beside config.json; None: not known
+    weight_dtypes: frozenset[str] | None = None  # as safetensors names them; read only where config.json names none
+    hub: bool = False  # `path` is a hub id
     gguf: Any = None  # inputs.gguf.traits.GgufModel, where the model is a GGUF file; then `config` is what its keys say
 
 

@@ -58,10 +58,28 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
         return (self.engine_path, *(("--revision", self.revision) if self.revision and self.repo else ()))
 
     def model(self) -> Model:
-        """What the engines are asked with."""
+        """What the engines are asked with. Reads the headers of the weights where config.json names no dtype."""
+        dtypes = None
+        if "safetensors" in self.weights and not _names_dtype(self.config):
+            from attnfit.inputs.weights import weights_or_why
+
+            found, _ = weights_or_why(self)
+            dtypes = None if found is None else frozenset(tensor.dtype for tensor in found.tensors.values())
         return Model(
-            path=self.engine_path, config=self.config, hf_quant=self.hf_quant, files=self.names, gguf=self.gguf
+            path=self.engine_path,
+            config=self.config,
+            hf_quant=self.hf_quant,
+            files=self.names,
+            weight_dtypes=dtypes,
+            hub=self.repo is not None and self.gguf is None,
+            gguf=self.gguf,
         )
+
+
+def _names_dtype(config: dict[str, Any]) -> bool:
+    """Whether an engine finds a dtype in config.json (the parts it looks into have names of their own)."""
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    return any(part.get("dtype") or part.get("torch_dtype") for part in parts)
 
 
 def read_model(path: str, hub: Callable[[], HubSettings] | None = None, *, generation: bool = False) -> ModelFiles:

@@ -111,7 +111,8 @@ def _walk(launch: Launch, case: Case) -> Walked:
     try:
         found = engine_config.resolve_all(
             model.config, model.hf_quant, capability, flags, release,
-            path=model.path, files=model.files, gpus=gpus, table=table,
+            path=model.path, files=model.files, gpus=gpus, table=table, weight_dtypes=model.weight_dtypes,
+            hub=model.hub,
         )  # fmt: skip
     except (Refusal, Unknown):
         if model.gguf is not None and reading.refusals:

@@ -44,12 +44,18 @@ def config_dtype(node: HfConfig) -> str | None:
 
 
 def resolve_dtype(
-    facts: dict[str, Any], node: HfConfig, asked: str, capability: Capability, pooling: bool, has_weights: bool
+    facts: dict[str, Any],
+    node: HfConfig,
+    asked: str,
+    capability: Capability,
+    pooling: bool,
+    has_weights: bool,
+    of_weights: str | None = None,
 ) -> str:
     """`--dtype` resolved against the model and the GPU. Raises Refusal.
 
     Without a dtype in config.json the engine looks into the weights; with none at hand it takes float32 (and then the
-    preferred dtype). `has_weights` says that there are weights we do not read.
+    preferred dtype). `has_weights`: there are weights; `of_weights`: what the engine reads off them, None: not known.
     """
     refused: list[str] = facts["float16_refused"]
     model_type = node.get("model_type")
@@ -59,7 +65,7 @@ def resolve_dtype(
             raise value_error("ModelConfig", f"Unknown dtype: {asked!r}", "vllm/config/model.py")
         dtype = _NAMES[asked]
     else:
-        named = config_dtype(node)
+        named = config_dtype(node) or of_weights
         if named is None and has_weights:
             raise Unknown("dtype: config.json does not name one (the engine reads it from the weights)")
         able = [d for d in supported_dtypes(capability) if not (model_type in refused and d == "float16")]

@@ -87,12 +87,16 @@ def resolve_all(
     files: frozenset[str] | None = None,
     gpus: int | None = None,
     table: dict[str, Any] | None = None,
+    weight_dtypes: frozenset[str] | None = None,
+    hub: bool = False,
 ) -> Resolution:
     """Like `resolve`, but goes on after a refusal where the selector's facts still follow from the dimensions.
 
     Raises the engine's first refusal where they do not. table: the release's facts, where they are not the usual ones.
+    weight_dtypes, hub: as in `attnfit.core.Model`.
     """
-    return _first_refusal(Way(config, hf_quant, capability, flags, release, env, path, files, gpus, True, table))
+    way = Way(config, hf_quant, capability, flags, release, env, path, files, gpus, True, table, weight_dtypes, hub)
+    return _first_refusal(way)
 
 
 def _first_refusal(way: Way) -> Resolution:

@@ -16,6 +16,7 @@ from attnfit.engines.vllm.launch.read import read_int, read_words
 from attnfit.engines.vllm.launch.sizes import Sizes
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
+from attnfit.engines.vllm.launch.weight_dtype import dtype_of_weights
 
 _MM_PREFIX_MODALITIES = {
     "gemma3": ("image",), "paligemma": ("image",), "molmo2": ("image", "video"), "bagel": ("image",),
@@ -94,8 +95,13 @@ def model_dtype(way: Way, node: HfConfig, pooling: bool) -> str:
     asked = way.word("dtype", "auto")
     if asked == "auto" and config_dtype(node) is None and not weights:
         way.notes.append("config.json names no dtype; without the weights at hand the engine's preferred one is taken")
+    read = None
+    if asked == "auto" and weights and config_dtype(node) is None:
+        read = dtype_of_weights(way.weight_dtypes, way.release, hub=way.hub)
+        if read is not None:
+            way.notes.append(f"config.json names no dtype; the engine reads {read} off the weights")
     try:
-        return resolve_dtype(way.facts, node, asked, way.capability, pooling, weights)
+        return resolve_dtype(way.facts, node, asked, way.capability, pooling, weights, read)
     except Refusal as refusal:
         way.met(refusal)
         return "float16" if asked in ("half", "float16") else asked

@@ -52,17 +52,26 @@ def _read(found: Traits, model: Model, release: str, gpu: Capability) -> None:
     source = Sources(model.config, node, text)
     found.traits += tuple(_shape(way, node, text, source))
     resolved = engine_config.resolve_all(
-        model.config, model.hf_quant, gpu, flags, release, path=model.path, files=model.files
+        model.config,
+        model.hf_quant,
+        gpu,
+        flags,
+        release,
+        path=model.path,
+        files=model.files,
+        weight_dtypes=model.weight_dtypes,
+        hub=model.hub,
     )
     cfg = resolved.config
     found.notes += tuple(f"a plain launch is refused: {_first_words(refusal.message)}" for refusal in resolved.refusals)
     named = config_dtype(node)
+    read = "headers of the weights" if named is None and model.weight_dtypes else ""
     found.traits = (
         Trait("architecture", cfg.architecture, source.plain("architectures") or f"model_type {cfg.model_type}"),
         *((Trait("model_class", cfg.model_class, f"vLLM {release}"),) if cfg.model_class else ()),
         *found.traits,
         Trait("max_model_len", cfg.max_model_len, source.of_length(cfg, text)),
-        Trait("dtype", named or cfg.dtype, source.plain("dtype", "torch_dtype") or "the engine's own choice"),
+        Trait("dtype", named or cfg.dtype, source.plain("dtype", "torch_dtype") or read or "the engine's own choice"),
         *quant_traits(cfg, model),
     )
     watched = Watched(cfg.text)

@@ -26,11 +26,14 @@ class Way:
         gpus: int | None,
         keep_going: bool,
         table: dict[str, Any] | None = None,
+        weight_dtypes: frozenset[str] | None = None,
+        hub: bool = False,
     ) -> None:
         self.raw, self.hf_quant, self.capability, self.flags = config, hf_quant, capability, flags
         self.release, self.path, self.files, self.gpus = release, path, files, gpus
         self.env = {**{k: v for k, v in (env or {}).items() if isinstance(v, str)}, **flags.env}
         self.keep_going = keep_going
+        self.weight_dtypes, self.hub = weight_dtypes, hub
         self.refusals: list[Refusal] = []
         self.notes: list[str] = []
         self.facts = table if table is not None else tables.release_facts(release)
