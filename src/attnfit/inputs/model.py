@@ -244,11 +244,9 @@ def _from_hub(path: str, ref: HubRef, settings: HubSettings, generation: bool) -
 
 
 def _could_be_an_id(path: str) -> bool:
-    if path.startswith(("/", ".", "~")) or path.count("/") > 1:
-        return False
-    from attnfit.inputs.hub_ref import parse_ref
-
-    return parse_ref(path) is not None
+    """Whether the same word could name a model of the hub."""
+    parts = path.split("/")
+    return len(parts) <= 2 and all(part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts)
 
 
 def _hf_quant(place: Place, config: dict[str, Any], notes: list[str]) -> dict[str, Any] | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from attnfit.errors import InputError
 from attnfit.inputs.model import ModelFiles
 from attnfit.inputs.safetensors import INDEX, MOST_INDEX, Checkpoint, read_checkpoint, weight_files
@@ -38,10 +42,25 @@ def _of_the_hub(files: ModelFiles) -> Checkpoint | None:
     names = weight_files(place.files or (), index)
     if not names:
         return None
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool, _told(f"reading the headers of {len(names)} files of {place.ref.repo}"):
         found = read_checkpoint(names, place.source, many=pool.map)
     hub_kept.keep_checkpoint(place.ref, place.commit, found)
     return found
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    """Says on a terminal's stderr what takes more than a second."""
+    from threading import Timer
+
+    timer = Timer(1.0, lambda: print(f"{doing} ...", file=sys.stderr))
+    timer.daemon = True
+    if sys.stderr is not None and sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def weights_or_why(files: ModelFiles) -> tuple[Checkpoint | None, str]:
