@@ -73,6 +73,54 @@ def test_weights_derived_from_a_config_hold_what_the_engine_builds(row: dict[str
     assert low <= row["weights"] <= high
 
 
+def test_a_published_size_is_what_the_config_says() -> None:
+    """Qwen3.5-397B-A17B-NVFP4: 223 GB in 6 files, in binary units as `ls` prints; with its draft of one layer, which
+    is not loaded here."""
+    row = next(r for r in PLAIN if r["model"] == "nvidia__Qwen3.5-397B-A17B-NVFP4" and not r["flags"])
+    b = built(row["model"], (), row["capability"])
+    derived = rank_weights(derive(b.cfg).high, shard_of(b.cfg)).rank.high + row["towers"]
+    assert abs(derived / 2**30 - 223) < 0.01 * 223
+
+
+def quantised(model: str, scheme: str) -> Tensors:
+    """The model's tensors with its experts and MLPs packed, named as such checkpoints name them."""
+    out: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    for name, (dtype, shape, nbytes) in checkpoint(model).items():
+        if ".mlp." not in name or ".gate." in name or len(shape) < 2:
+            out[name] = (dtype, shape, nbytes)
+            continue
+        at, (*rest, inputs) = name.removesuffix(".weight"), shape
+        rows = prod(rest)
+        if scheme == "nvfp4":
+            out[f"{at}.weight"] = ("U8", (*rest, inputs // 2), rows * inputs // 2)
+            out[f"{at}.weight_scale"] = ("F8_E4M3", (*rest, inputs // 16), rows * inputs // 16)
+            out[f"{at}.weight_scale_2"] = out[f"{at}.input_scale"] = ("F32", (), 4)
+        else:
+            blocks = (*rest[:-1], -(-rest[-1] // 128), -(-inputs // 128))
+            out[f"{at}.weight"] = ("F8_E4M3", shape, rows * inputs)
+            out[f"{at}.weight_scale_inv"] = ("F32", blocks, prod(blocks) * 4)
+    return out
+
+
+@pytest.mark.parametrize("flags", [[], ["-tp", "2"], ["-tp", "8"]])
+def test_a_packed_checkpoint_comes_to_what_the_engine_builds(flags: list[str]) -> None:
+    """GLM-5 in NVFP4: experts and MLPs packed, attention not."""
+    row = next(r for r in PLAIN if r["model"] == "nvidia__GLM-5-NVFP4" and r["flags"] == flags)
+    b = built(row["model"], tuple(flags), row["capability"])
+    found = rank_weights(quantised("zai-org__GLM-5", "nvfp4"), shard_of(b.cfg))
+    assert found.rank.low <= row["weights"] <= found.rank.high
+    assert found.rank.high - found.rank.low < 0.01 * row["weights"]
+
+
+def test_block_scales_are_divided_with_their_weights() -> None:
+    row = next(r for r in PLAIN if r["model"] == "Qwen__Qwen3-30B-A3B" and r["flags"] == ["-tp", "2"])
+    b = built(row["model"], ("-tp", "2"), row["capability"])
+    packed = rank_weights(quantised("Qwen__Qwen3-30B-A3B", "fp8"), shard_of(b.cfg)).rank.low
+    plain = rank_weights(checkpoint("Qwen__Qwen3-30B-A3B"), shard_of(b.cfg)).rank.low
+    experts = 48 * 128 * 3 * 768 * 2048
+    assert plain - packed == experts // 2 - 4 * experts // 128**2 // 2
+
+
 # --- names ---------------------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,8 @@ def fit(built: Built, gpu: Gpu, tensors: Tensors | None, missing: str = "") -> F
     settled = batch(cfg, built.capability, memory or 0, gpu.name)
     extra, said = overhead(cfg, settled, cfg.max_model_len)
     inputs.append(said)
+    if cfg.release != PROVEN_ON:
+        inputs.append(f"memory is reckoned as vLLM {PROVEN_ON} does, the release that this was compared with")
     share = float(cfg.flags.get("gpu_memory_utilization") or 0.9)
     cache = None
     if memory is not None:
@@ -182,7 +184,7 @@ def _pool(built: Built) -> Pool:
         kept = _widest_stage(cfg, kept)
     found = pool(kept, layout(built, kept) if kept else "LBNHC", hybrid=hybrid(cfg))
     if cfg.release != PROVEN_ON and (len(found.groups) > 1 or any(spec.kind not in FULL for spec in kept)):
-        raise Unknown(f"how vLLM {cfg.release} shares its KV cache among layers of several kinds")
+        raise Unknown(f"how a release other than {PROVEN_ON} shares its KV cache among layers of several kinds")
     return found
 
 

@@ -118,6 +118,8 @@ def understand(name: str) -> Named:
     words = name.split(".")
     part = words.pop() if words[-1] in PARTS else ""
     module = words[-1] if words else ""
+    if module.endswith("_bias") and not part:  # fused experts of gpt-oss
+        part = "bias"
     if any(word in _TOWERS for word in words):
         return Named(Cut.TOWER, part)
     role = "mtp" if any(word.startswith(("mtp", "nextn")) for word in words) else ""

@@ -238,7 +238,8 @@ def _expert(read: Named, shape: tuple[int, ...], kept: Span, s: Shard) -> Span:
         least = max(rows, s.least_rows)
         most = round_up(least, EXPERT_PADDING) if s.pads else least
         share = Span(share.low * least // rows, ceil(ceil_div(share.high * most, rows) * s.pad_hidden))
-    return Span(share.low, max(share.high, kept.high)) if read.part in ("bias", "weight_scale") else share
+    by_output = read.part == "bias" or (read.part == "weight_scale" and shape[-1] == 1)
+    return Span(share.low, max(share.high, kept.high)) if by_output else share  # of inputs divided: on every rank
 
 
 def _as_loaded(read: Named, dtype: str, nbytes: int, s: Shard) -> Span:
