@@ -35,7 +35,9 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     hf_quant: dict[str, Any] | None = None  # hf_quant_config.json (ModelOpt); engines read it only without
     # a quantization_config in config.json
-    generation: dict[str, Any] | None = None  # generation_config.json; of a hub model only where asked for
+    generation: dict[str, Any] | None = (
+        None  # generation_config.json; of a hub model it is not fetched: nothing asks for it
+    )
     params: bool = False  # params.json (Mistral format) lies beside it
     consolidated: bool = False  # consolidated*.safetensors too: recent vLLM then reads params.json, not config.json
     names: frozenset[str] | None = None  # of all files beside it; None: only the config file is known
@@ -82,11 +84,10 @@ def _names_dtype(config: dict[str, Any]) -> bool:
     return any(part.get("dtype") or part.get("torch_dtype") for part in parts)
 
 
-def read_model(path: str, hub: Callable[[], HubSettings] | None = None, *, generation: bool = False) -> ModelFiles:
+def read_model(path: str, hub: Callable[[], HubSettings] | None = None) -> ModelFiles:
     """Read the model at `path`: a directory with config.json, such a file itself, or a hub id.
 
     hub: how the launch reaches the hub; called only where `path` is none here. Default: this process's environment.
-    generation: also fetch generation_config.json of a hub model (a local one is always read).
 
     Raises InputError (missing, unreadable, or not what it should be) and UnknownAnswer (gated, offline, a format that
     is not read yet, ...). An existing path wins over a hub id of the same name, and a note says so.
@@ -98,7 +99,7 @@ def read_model(path: str, hub: Callable[[], HubSettings] | None = None, *, gener
         os.stat(place)
         is_directory = place.is_dir()
     except (OSError, ValueError) as error:
-        return _elsewhere(path, error, hub, generation)
+        return _elsewhere(path, error, hub)
     if is_directory:
         return _from_directory(path, place)
     return _from_file(path, place)
@@ -171,9 +172,7 @@ def _from_file(path: str, file: Path) -> ModelFiles:
     return ModelFiles(path=path, config_path=path, config=config, notes=tuple(notes))
 
 
-def _elsewhere(
-    path: str, error: OSError | ValueError, hub: Callable[[], HubSettings] | None, generation: bool
-) -> ModelFiles:
+def _elsewhere(path: str, error: OSError | ValueError, hub: Callable[[], HubSettings] | None) -> ModelFiles:
     """What is no path here: a model of the hub, or something that gets a sentence of its own."""
     from attnfit.inputs.hub_ref import parse_ref, settings_of
     from attnfit.inputs.not_a_model import absent
@@ -186,7 +185,7 @@ def _elsewhere(
         return _from_remote_gguf(path, ref, settings)
     if ref is None:
         raise absent(path, error)
-    return _from_hub(path, ref, settings, generation)
+    return _from_hub(path, ref, settings)
 
 
 def _from_remote_gguf(path: str, ref: HubRef | None, settings: HubSettings) -> ModelFiles:
@@ -214,7 +213,7 @@ def _from_remote_gguf(path: str, ref: HubRef | None, settings: HubSettings) -> M
     )
 
 
-def _from_hub(path: str, ref: HubRef, settings: HubSettings, generation: bool) -> ModelFiles:
+def _from_hub(path: str, ref: HubRef, settings: HubSettings) -> ModelFiles:
     from attnfit.inputs.hub import open_repository
     from attnfit.inputs.not_a_model import near, without_config
 
@@ -227,7 +226,7 @@ def _from_hub(path: str, ref: HubRef, settings: HubSettings, generation: bool) -
         raise type(error)(str(error) + guess) from None
     if not place.has(CONFIG):
         raise without_config(path, place, None)
-    found = _from_place(path, place, generation=generation)
+    found = _from_place(path, place, generation=False)
     names = found.names
     if names is not None and settings.code_revision and settings.code_revision != ref.revision:
         code = open_repository(msgspec.structs.replace(ref, revision=settings.code_revision), settings).names
