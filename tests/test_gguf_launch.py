@@ -137,12 +137,52 @@ def test_a_file_whose_sizes_the_engine_does_not_take_over_never_passes(place: Pa
     assert "head_dim 64 (qwen3.embedding_length / attention.head_count), the engine takes 128" in found.unknown[0]
 
 
+def test_a_file_that_is_cut_off_or_a_set_with_a_gap_never_passes(place: Path, tmp_path: Path) -> None:
+    whole = (place / "DIR" / "llama.gguf").read_bytes()
+    (tmp_path / "llama.gguf").write_bytes(whole[:-600])
+    (tmp_path / "x-00001-of-00002.gguf").write_bytes(whole)
+    for name, said in (("llama.gguf", "bytes before its last tensor"), ("x-00001-of-00002.gguf", "x-00002-of-00002")):
+        found = launch(read_model(str(tmp_path / name)).model(), "0.23.0", "9.0", [])
+        assert found.ok is None
+        assert said in found.unknown[0]
+
+
 def test_a_quant_of_a_repository_needs_a_config_json_there(place: Path) -> None:
-    model = Model(path="someone/GLM-5-GGUF:Q4_K_M", config=glm(place).config, gguf=glm(place).gguf)
-    assert "config.json of someone/GLM-5-GGUF" in launch(model, "0.23.0", "9.0", []).unknown[0]
-    given = launch(model, "0.23.0", "9.0", ["--hf-config-path", f"{place}/MODELS/Qwen__Qwen3-8B"])
+    """vLLM's probe for speculators reads the repository's config.json, even where --hf-config-path names another."""
+
+    def of(files: frozenset[str] | None) -> Model:
+        return Model(path="someone/GLM-5-GGUF:Q4_K_M", config=glm(place).config, gguf=glm(place).gguf, files=files)
+
+    flags = ["--hf-config-path", f"{place}/MODELS/Qwen__Qwen3-8B"]
+    assert "whether someone/GLM-5-GGUF has a config.json" in launch(of(None), "0.23.0", "9.0", flags).unknown[0]
+    without = launch(of(frozenset({"README.md"})), "0.23.0", "9.0", flags)
+    assert str(without.error).startswith("OSError: someone/GLM-5-GGUF does not appear to have a file named config.json")
+    given = launch(of(frozenset({"config.json"})), "0.23.0", "9.0", flags)
     assert given.layers[0].question.head_size == 128
-    assert str(launch(model, "0.33.0", "9.0", []).error).startswith("HFValidationError: Repo id must use")
+    assert str(launch(of(None), "0.33.0", "9.0", []).error).startswith("OSError: Repo id must use")
+
+
+@pytest.mark.parametrize(
+    ("quant", "first"),
+    [("Q8_0", "0.13.0"), ("Q4_K_M", "0.16.0"), ("UD-Q4_K_XL", "0.20.2"), ("IQ2_M", None), ("ROOM", None)],
+)
+def test_a_release_takes_the_quant_names_it_knows(place: Path, quant: str, first: str | None) -> None:
+    files = frozenset({"README.md"})
+    model = Model(path=f"someone/x:{quant}", config=glm(place).config, gguf=glm(place).gguf, files=files)
+    known = [
+        release
+        for release in ("0.13.0", "0.16.0", "0.20.2", "0.23.0")
+        if "does not appear to have a file named config.json" in str(launch(model, release, "9.0", []).error)
+    ]
+    assert (known or [None])[0] == first
+    said = str(launch(model, "0.13.0", "9.0", []).error)
+    assert said.startswith("OSError: ")
+    assert ("Can't load the configuration of" in said) == (first != "0.13.0")
+
+
+def test_a_file_that_is_still_on_the_hub_is_not_looked_for_here(place: Path) -> None:
+    model = Model(path="./x.gguf", config=glm(place).config, gguf=glm(place).gguf, files=frozenset({"config.json"}))
+    assert "once it is downloaded" in launch(model, "0.33.0", "9.0", [], plugin=True).unknown[0]
 
 
 @pytest.mark.parametrize("release", ["0.23.0", "0.33.0"])

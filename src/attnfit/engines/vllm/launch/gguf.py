@@ -7,8 +7,8 @@ vllm-gguf-plugin, and without it a GGUF file is no model. Compared with the engi
 
 from __future__ import annotations
 
+import functools
 import os.path
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ import msgspec
 
 from attnfit.core import Capability, Model
 from attnfit.engines.vllm.launch import gguf_config
+from attnfit.engines.vllm.launch import gguf_names as names
 from attnfit.engines.vllm.launch.facts import release_facts
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal, Unknown
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 #: the environment fact that says the plug-in is there
 PLUGIN = "gguf_plugin"
 _CONFIG = "vllm/transformers_utils/config.py"
-_REMOTE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[A-Za-z0-9_+-]+")
 _INSTALL = "from 0.24 on vLLM reads GGUF only with vllm-gguf-plugin (`pip install vllm-gguf-plugin`; --env {}=yes)"
 
 
@@ -133,13 +133,20 @@ def _beside(path: Any, files_here: bool, flag: str) -> _Given | None:
         return None
     if not files_here:
         raise Unknown(f"{flag} {path}: its config.json lies in the container or on another machine")
-    from attnfit.inputs.model import read_model
-
     try:
-        found = read_model(path)
+        return _read(path) if os.path.exists(path) else _fetched(path)
     except AttnfitError as error:
         raise Unknown(f"{flag}: {error}") from None
+
+
+def _read(path: str) -> _Given:
+    from attnfit.inputs.model import read_model
+
+    found = read_model(path)
     return _Given(path, found.config, found.hf_quant, found.names)
+
+
+_fetched = functools.lru_cache(maxsize=8)(_read)  # a hub id: each change of flags that is tried asks again
 
 
 def _other(model: Model, given: _Given) -> Model:
@@ -153,14 +160,17 @@ def _in_tree(model: Model, header: GgufModel, flags: ParsedFlags, release: str, 
     flags = _set(flags, quantization="gguf", load_format="gguf")
     tables = release_facts(release)
     notes = [f"read through {gguf_config.source('4')}; another transformers may know other architectures"]
-    if _REMOTE.fullmatch(model.path):
-        if given is None:
-            raise Unknown(
-                f"the config.json of {model.path.rpartition(':')[0]}, which the engine reads there; give "
-                "--hf-config-path with the model it was made from"
-            )
-        return Reading(_other(model, given), flags, tables, [], notes)
-    refusals: list[Refusal] = []
+    if names.REMOTE.fullmatch(model.path):
+        repository = model.path.rpartition(":")[0]
+        if not names.is_quant(model.path, release, plugin=False):
+            notes.append(f"vLLM {release} does not know {model.path.rpartition(':')[2]} as a quantisation")
+            return Reading(model, flags, tables, [names.no_such_quant(model.path)], [*notes, *_guessed(header)])
+        if model.files is None:
+            raise Unknown(f"whether {repository} has a config.json, which the engine's probe for speculators reads")
+        refusals = [] if "config.json" in model.files else [names.no_config(repository)]
+        given = given or (None if refusals else _beside(repository, True, f"the config.json of {repository}"))
+        return Reading(model if given is None else _other(model, given), flags, tables, refusals, notes)
+    refusals = []
     if (refused := gguf_config.refuses(header)) is not None:
         refusals.append(refused)
         notes.append(
@@ -192,45 +202,22 @@ def _without_plugin(model: Model, header: GgufModel, flags: ParsedFlags, release
     """0.24 and newer, nothing installed: the file is taken for a repository or a config file."""
     notes = [_INSTALL.format(PLUGIN)]
     refusals: list[Refusal] = []
-    if _REMOTE.fullmatch(model.path):
-        text = (
-            "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot start or end with '-' or '.' and "
-            f"the maximum length is 96: '{model.path}'."
-        )
-        refusals.append(plain("HFValidationError", text, "huggingface_hub/utils/_validators.py"))
+    if names.REMOTE.fullmatch(model.path):
+        refusals.append(names.no_id(model.path))
     elif _minor(release) < 33:
         text = f"It looks like the config file at '{model.path}' is not a valid JSON file."
         refusals.append(plain("OSError", text, "transformers/configuration_utils.py"))
     elif given is None:
-        refusals.append(value_error("ModelConfig", _INVALID.format(model.path), _CONFIG))
+        refusals.append(value_error("ModelConfig", names.INVALID.format(model.path), _CONFIG))
     elif "vision_config" in given.config:
-        refusals.append(plain("OSError", _no_repository(model.path), "transformers/utils/hub.py:595"))
+        refusals.append(plain("OSError", names.no_repository(model.path), "transformers/utils/hub.py:595"))
     late = None
     if not refusals:
-        said = f"HFValidationError: {_no_repository(model.path)}"
+        said = f"HFValidationError: {names.no_repository(model.path)}"
         late = Refusal("load_weights", said, "vllm/model_executor/model_loader/weight_utils.py:519")
     if given is not None:
         return Reading(_other(model, given), _set(flags), None, refusals, notes, late)
     return Reading(model, _set(flags), None, refusals, [*notes, *_guessed(header)], late)
-
-
-def _no_repository(path: str) -> str:
-    """What the hub's client says of a file where a repository should be named. Raises Unknown where it is one."""
-    if not path.startswith("/") and path.count("/") < 2:
-        raise Unknown(f"whether the hub has a repository named {path}, which the engine takes it for")
-    return (
-        f"Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{path}'. Use `repo_type` argument if "
-        "needed."
-    )
-
-
-_INVALID = (
-    "Invalid repository ID or local directory specified: '{}'.\nPlease verify the following requirements:\n"
-    "1. Provide a valid Hugging Face repository ID.\n"
-    "2. Specify a local directory that contains a recognized configuration file.\n"
-    "   - For Hugging Face models: ensure the presence of a 'config.json'.\n"
-    "   - For Mistral models: ensure the presence of a 'params.json'.\n"
-)
 
 
 def _plugin(
@@ -240,13 +227,16 @@ def _plugin(
     values = {"quantization": flags.get("quantization") or "gguf", "load_format": "gguf"}
     notes = ["vllm-gguf-plugin taken as 0.0.5"]
     tokenizer = flags.get("tokenizer")
-    names_gguf = isinstance(tokenizer, str) and (tokenizer.endswith(".gguf") or _REMOTE.fullmatch(tokenizer))
+    names_gguf = isinstance(tokenizer, str) and (tokenizer.endswith(".gguf") or names.REMOTE.fullmatch(tokenizer))
     if given is None and not names_gguf:
         given = _beside(tokenizer, files_here, "--tokenizer")
-    remote = _REMOTE.fullmatch(model.path) is not None
+    remote = names.is_quant(model.path, release, plugin=True)
     place = model.path.rpartition(":")[0] if remote else os.path.dirname(model.path) or "."
-    if given is None and (remote or model.files is None or "config.json" in model.files):
-        given = _beside(place, files_here, "the config.json beside the file")
+    here = model.files is None or "config.json" in model.files
+    if given is None and here and not remote and not os.path.isfile(model.path):
+        raise Unknown("the config.json beside the file, once it is downloaded; give --hf-config-path")
+    if given is None and here:
+        given = _beside(place, files_here or remote, "the config.json beside the file")
     if given is None:
         refusal = value_error(
             "ModelConfig",
@@ -276,8 +266,12 @@ def _guessed(header: GgufModel) -> list[str]:
 
 
 def misread(header: GgufModel, cfg: EngineConfig) -> str:
-    """What the engine takes to be otherwise than the file has it, so that its weights cannot be put in; or nothing."""
-    sizes = cfg.sizes
+    """What keeps the weights from going in although every gate lets the launch pass; empty where nothing does."""
+    files, sizes = header.files, cfg.sizes
+    if files.header.cut_off:
+        return f"the rest of the file: it ends {files.header.cut_off:,} bytes before its last tensor does"
+    if files.missing:
+        return f"the parts of the model that are not there: {', '.join(files.missing[:3])}"
     seen = {
         "num_attention_heads": sizes.total_num_attention_heads,
         "num_key_value_heads": sizes.total_num_kv_heads,
