@@ -89,8 +89,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """Where the last tensor of a known type ends."""
-        return self.data_offset + max((t.offset + (t.nbytes or 0) for t in self.tensors), default=0)
+        """Where the last tensor of a known type ends; 0 where the file lists none."""
+        return max((self.data_offset + t.offset + (t.nbytes or 0) for t in self.tensors), default=0)
 
     @property
     def cut_off(self) -> int:
