@@ -12,6 +12,7 @@ import pytest
 
 from attnfit import check, engines
 from attnfit.core import Capability, Launch, Model
+from attnfit.inputs.environment import Installed, env_facts
 from attnfit.inputs.gguf import read_set
 from attnfit.inputs.gguf.traits import describe
 from attnfit.inputs.model import read_model
@@ -210,6 +211,16 @@ def test_experts_in_gguf_choose_no_kernel(place: Path) -> None:
 def test_the_plugin_is_a_fact_of_the_releases_that_need_it() -> None:
     for release, asked in (("0.23.0", False), ("0.24.0", True), ("0.33.0", True)):
         assert ("gguf_plugin" in engines.engine("vllm").release(release).facts()) == asked
+
+
+def test_a_plugin_that_is_installed_is_found(tmp_path: Path) -> None:
+    def beside(**packages: str) -> Installed:
+        return Installed(
+            engine="vllm", version="0.33.0", prefix=str(tmp_path), site_packages=str(tmp_path), packages=packages
+        )
+
+    assert env_facts(beside()) == {}
+    assert env_facts(beside(**{"vllm-gguf-plugin": "0.0.5"})) == {"gguf_plugin": True}
 
 
 def test_a_gguf_file_by_another_name_is_recognised(place: Path, tmp_path: Path) -> None:

@@ -63,10 +63,11 @@ def env_facts(found: Installed) -> dict[str, bool]:
     """
     from attnfit.witness import sources
 
+    beside = {"gguf_plugin": True} if "vllm-gguf-plugin" in found.packages else {}
     try:
-        return dict(sources.installed(found.prefix).env)
+        return {**sources.installed(found.prefix).env, **beside}
     except (AttnfitError, OSError):
-        return {}
+        return beside
 
 
 def read_prefix(prefix: str | Path, table: EntryPoints | None = None) -> Installed | None:

@@ -28,9 +28,8 @@ class Release:
         self.said: tuple[str, ...] = (found.note,) if found.note else ()
 
     def facts(self) -> Mapping[str, bool]:
-        from attnfit.engines.vllm.launch.gguf import plugin_fact
-
-        return {**self._book.environment, **plugin_fact(self.book)}
+        in_tree = int(self.book.split(".")[1]) < 24  # reads GGUF without a plug-in (launch/gguf.py)
+        return {**self._book.environment, **({} if in_tree else {"gguf_plugin": False})}
 
     def backends(self) -> Sequence[tuple[str, str]]:
         return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]

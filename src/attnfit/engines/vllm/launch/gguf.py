@@ -25,7 +25,7 @@ from attnfit.errors import AttnfitError
 if TYPE_CHECKING:
     from attnfit.inputs.gguf.traits import GgufModel
 
-#: the environment fact that says the plug-in is there
+#: the environment fact that says the plug-in is there (`Release.facts`)
 PLUGIN = "gguf_plugin"
 _CONFIG = "vllm/transformers_utils/config.py"
 _INSTALL = "from 0.24 on vLLM reads GGUF only with vllm-gguf-plugin (`pip install vllm-gguf-plugin`; --env {}=yes)"
@@ -45,11 +45,6 @@ class Reading(NamedTuple):
 def in_tree(release: str) -> bool:
     """Whether the release reads GGUF without a plug-in."""
     return _minor(release) < 24
-
-
-def plugin_fact(release: str) -> dict[str, bool]:
-    """The environment fact a release asks for GGUF, with what `pip install vllm==X` brings."""
-    return {} if in_tree(release) else {PLUGIN: False}
 
 
 def read(
