@@ -1,10 +1,11 @@
 """A launch of a GGUF file ends where the release ends it, in its words: compared with the engine's own
-create_engine_config (vLLM 0.16.0, 0.23.0, 0.28.0 and 0.33.0, and 0.33.0 with vllm-gguf-plugin 0.0.5)."""
+create_engine_config (vLLM 0.16.0, 0.20.2, 0.23.0, 0.28.0, 0.33.0, and 0.33.0 with the plug-in 0.0.5)."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def test_a_launch_ends_as_the_engine_ends_it(place: Path, row: dict[str, Any]) -
     if found.layers:
         question = found.layers[0].question
         assert question.head_size == row["head"]
-        assert question.use_mla or question.num_kv_heads == row["kv"]
+        ranks = int(dict(pairwise(row["flags"])).get("--tensor-parallel-size", 1))
+        assert question.use_mla or question.num_kv_heads == max(1, row["kv"] // ranks)
 
 
 def glm(place: Path) -> Model:
