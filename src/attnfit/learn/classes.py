@@ -94,14 +94,23 @@ class ClassTree:
 
     def returned(self, chain: list[Class], method: str) -> ast.expr | None:
         """What the first `return` of a method gives, taken from the first class of the chain that defines it."""
+        found = self.method(chain, method)
+        for node in ast.walk(found) if found is not None else ():
+            if isinstance(node, ast.Return) and node.value is not None:
+                return node.value
+        return None
+
+    def method(self, chain: list[Class], name: str) -> ast.FunctionDef | None:
+        """A method as the first class of the chain that has it defines it."""
         for cls in chain:
             for stmt in self._node(cls).body:
-                if isinstance(stmt, ast.FunctionDef) and stmt.name == method:
-                    for node in ast.walk(stmt):
-                        if isinstance(node, ast.Return) and node.value is not None:
-                            return node.value
-                    return None
+                if isinstance(stmt, ast.FunctionDef) and stmt.name == name:
+                    return stmt
         return None
+
+    def body(self, cls: Class) -> list[ast.stmt]:
+        """The statements of a class's own body."""
+        return self._node(cls).body
 
     def _base(self, cls: Class, expr: ast.expr) -> Class | None:
         name = _base_name(expr)

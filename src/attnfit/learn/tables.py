@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnfit.learn.classes import ClassTree
+from attnfit.learn.quant_tables import quant_facts
 
 #: flags a model class may carry -> how they are called here
 FLAGS = {
@@ -88,10 +89,7 @@ def release_table(tree: Path, release: str) -> dict[str, Any]:
         ),
         "cache_dtypes": _literal(_parse(tree / "vllm/config/cache.py"), "CacheDType"),
         "kv_hooks": _kv_hooks(tree),
-        "quantization": _literal(
-            _parse(tree / "vllm/model_executor/layers/quantization/__init__.py"), "QuantizationMethods"
-        ),
-        "quant_classes": _quant_classes(tree, classes),
+        **quant_facts(tree, classes),
         "checks": [name for name, (file, words) in CHECKS.items() if _says(tree / file, words)],
         "transformers": _pin(tree),
     }
@@ -282,54 +280,6 @@ def _edit(test: str, to: str, family: bool, needs: str | None) -> dict[str, Any]
         out["sm100"] = True
     if needs:
         out["needs"] = needs
-    return out
-
-
-def _quant_classes(tree: Path, classes: ClassTree) -> dict[str, Any]:
-    """quantisation method -> its config class: minimum capability (75 means 7.5), activation dtypes, config files."""
-    package = "vllm.model_executor.layers.quantization"
-    module = _parse(tree / "vllm/model_executor/layers/quantization/__init__.py")
-    out: dict[str, Any] = {}
-    for node in ast.walk(module):
-        target = node.target if isinstance(node, ast.AnnAssign) else None
-        if not (isinstance(target, ast.Name) and target.id == "method_to_config" and isinstance(node, ast.AnnAssign)):
-            continue
-        if not isinstance(node.value, ast.Dict):
-            continue
-        imports = _inner_imports(module, package)
-        for key, value in zip(node.value.keys, node.value.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
-                out[str(key.value)] = _quant_class(classes, imports, value.id)
-    return out
-
-
-def _inner_imports(module: ast.Module, package: str) -> dict[str, tuple[str, str]]:
-    out: dict[str, tuple[str, str]] = {}
-    for node in ast.walk(module):
-        if isinstance(node, ast.ImportFrom):
-            base = f"{package}.{node.module}" if node.level else (node.module or "")
-            for a in node.names:
-                out.setdefault(a.asname or a.name, (base, a.name))
-    return out
-
-
-def _quant_class(classes: ClassTree, imports: dict[str, tuple[str, str]], name: str) -> dict[str, Any]:
-    found = classes.find(*imports[name]) if name in imports else None
-    chain = classes.mro(found) if found is not None else None
-    if chain is None:
-        return {"class": name}
-    out: dict[str, Any] = {"class": name, "at": f"{chain[0][0]}:{chain[0][1]}"}
-    low = classes.returned(chain, "get_min_capability")
-    if isinstance(low, ast.Constant):
-        out["min_capability"] = low.value
-    kinds = classes.returned(chain, "get_supported_act_dtypes")
-    if isinstance(kinds, ast.List):
-        names = {"half": "float16"}
-        words = [ast.unparse(e).removeprefix("torch.") for e in kinds.elts]
-        out["dtypes"] = [names.get(w, w) for w in words]
-    files = classes.returned(chain, "get_config_filenames")
-    if isinstance(files, ast.List):
-        out["files"] = ast.literal_eval(files)
     return out
 
 

@@ -147,7 +147,7 @@ def takes_images(way: Way, node: HfConfig) -> bool:
 
 def checkpoint_settings(way: Way, node: HfConfig) -> dict[str, Any] | None:
     try:
-        return quant.checkpoint_config(node)
+        return quant.checkpoint_config(way.facts, node)
     except Refusal as refusal:
         way.met(refusal)
         return None

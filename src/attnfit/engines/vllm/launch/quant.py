@@ -12,6 +12,7 @@ from typing import Any
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import plain, value_error
+from attnfit.engines.vllm.launch.quant_config import check_config
 from attnfit.engines.vllm.launch.quant_marlin import marlin_override
 from attnfit.engines.vllm.launch.state import Unknown
 
@@ -21,24 +22,19 @@ ONLINE = (
     "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8", "mxfp4", "int8_per_channel_weight_only",
     "nvfp4_per_token",
 )  # fmt: skip
-_DEPRECATED = ("fbgemm_fp8", "fp_quant")
-_LINEAR_ALGOS = {
-    "FP8": "modelopt", "FP8_PER_CHANNEL_PER_TOKEN": "modelopt", "FP8_PB_WO": "modelopt", "NVFP4": "modelopt_fp4",
-    "W4A16_NVFP4": "modelopt_fp4", "MXFP8": "modelopt_mxfp8",
-}  # fmt: skip
 
 
-def checkpoint_config(node: HfConfig) -> dict[str, Any] | None:
+def checkpoint_config(facts: dict[str, Any], node: HfConfig) -> dict[str, Any] | None:
     """The checkpoint's quantisation settings with a `quant_method`, or None. Raises Refusal, Unknown."""
-    found = _normalized(node.get("quantization_config"), node)
+    found = _normalized(facts, node.get("quantization_config"), node)
     if found is None:
         inner = node.attrs.get("text_config")
         if isinstance(inner, HfConfig):
-            found = _normalized(inner.get("quantization_config"), inner)
+            found = _normalized(facts, inner.get("quantization_config"), inner)
     return found
 
 
-def _normalized(value: Any, node: HfConfig) -> dict[str, Any] | None:
+def _normalized(facts: dict[str, Any], value: Any, node: HfConfig) -> dict[str, Any] | None:
     if value is None:
         value = node.get("compression_config")
         if value is None:
@@ -48,24 +44,23 @@ def _normalized(value: Any, node: HfConfig) -> dict[str, Any] | None:
     quant = copy.deepcopy(value)
     producer, inner = quant.get("producer", {}), quant.get("quantization", {})
     name = producer.get("name") if isinstance(producer, dict) else None
-    legacy = isinstance(inner, dict) and "modelopt_quant_config" in inner
-    if (name == "modelopt" or legacy) and isinstance(inner, dict):
+    legacy = isinstance(inner, dict) and "modelopt_quant_config" in inner and _knows(facts, "modelopt_legacy")
+    if (name == "modelopt" or legacy) and isinstance(inner, dict) and value is not node.get("compression_config"):
         algo = inner.get("quant_algo")
         if algo is not None:
-            upper = str(algo).upper()
-            if upper in ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"):
-                quant["quant_method"] = "modelopt"
-            elif upper == "NVFP4":
-                quant["quant_method"] = "modelopt_fp4"
-            elif upper == "MIXED_PRECISION":
-                quant["quant_method"] = "modelopt_mixed"
-            else:
+            method = facts["modelopt_producer_algos"].get(str(algo).upper())
+            if method is None:
                 raise value_error("ModelConfig", f"Unknown ModelOpt quant algo: {algo}")
+            quant["quant_method"] = method
     method = quant.get("quant_method", "")
     if not isinstance(method, str):
         raise Unknown("quantization_config.quant_method in config.json is not a word")
     quant["quant_method"] = method.lower().replace("compressed_tensors", "compressed-tensors")
     return quant
+
+
+def _knows(facts: dict[str, Any], check: str) -> bool:
+    return check in facts.get("quant_checks", ())
 
 
 def rewrite_for_architecture(facts: dict[str, Any], hook: str, model_type: str, quant: dict[str, Any] | None) -> None:
@@ -113,7 +108,7 @@ def resolve_method(
             )
     if method is not None and method not in known:
         raise value_error(model, f"Unknown quantization method: {method}. Must be one of {known}.", _MODEL)
-    if method in _DEPRECATED and not allow_deprecated:
+    if method in facts["deprecated_quantization"] and not allow_deprecated:
         text = (
             "The quantization method %s is deprecated and will be removed in future versions of vLLM. To bypass, "
             "set `--allow-deprecated-quantization`."
@@ -148,13 +143,13 @@ def _override(
         if quant.get("bits") in (4, 8) and not quant.get("desc_act", False):
             return "moe_wna16"
         return None
-    algo = modelopt_algo(quant)
+    algo = modelopt_algo(quant) if method == "modelopt" or _knows(facts, "modelopt_any") else None
     if algo is not None:
         if algo == "FP8":
             return "modelopt"
         if "FP4" in algo:
             return "modelopt_fp4"
-        if "MXFP8" in algo:
+        if "MXFP8" in algo and "modelopt_mxfp8" in known:
             return "modelopt_mxfp8"
         if algo == "MIXED_PRECISION" and "modelopt_mixed" in known:
             return "modelopt_mixed"
@@ -195,9 +190,9 @@ def check_method(
         entry = facts["quant_classes"]["fp8"]
     online: dict[str, Any] = facts["quant_classes"].get("online") or {}  # none before 0.20
     if quant is not None and not (method == "modelopt_mixed" and "quantized_layers" not in quant):
-        _from_config(method, quant)
+        _check_config(facts, method, quant, capability)
     elif quant is not None or hf_quant is not None:
-        _from_config(method, hf_quant if hf_quant is not None else quant)
+        _check_config(facts, method, hf_quant if hf_quant is not None else quant, capability)
     elif online and (method in ONLINE or method == "online"):
         if method == "online" and not online_args:
             raise Unknown("--quantization online without --quantization-config")
@@ -233,57 +228,7 @@ _NEEDS_ARGUMENTS = {
 }
 
 
-def _from_config(method: str, quant: dict[str, Any] | None) -> None:
-    """The keys a method insists on in the checkpoint's own settings."""
-    if quant is None:
-        return
-    if method in ("fp8", "deepseek_v4_fp8"):
-        _need(quant, "activation_scheme")
-        scheme = quant["activation_scheme"]
-        if scheme not in ("static", "dynamic"):
-            raise value_error("VllmConfig", f"Unsupported activation scheme {scheme}")
-        block = quant.get("weight_block_size")
-        if isinstance(block, list) and len(block) != 2:
-            raise value_error(
-                "VllmConfig",
-                f"The quantization block size of weight must have 2 dimensions, but got {len(block)} dimensions",
-            )
-        if block is not None and scheme != "dynamic":
-            raise value_error(
-                "VllmConfig",
-                "The block-wise quantization only supports dynamic activation scheme for now, but got "
-                f"{scheme} activation scheme.",
-            )
-    elif method in ("auto_gptq", "gptq_marlin"):
-        for key in ("bits", "group_size", "desc_act", "sym"):
-            _need(quant, key)
-    elif method in ("modelopt", "modelopt_fp4", "modelopt_mxfp8"):
-        _modelopt(method, quant)
-
-
-def _need(quant: dict[str, Any], key: str) -> None:
-    if key not in quant:
-        raise value_error("VllmConfig", f"Cannot find any of ['{key}'] in the model's quantization config.")
-
-
-def _modelopt(method: str, quant: dict[str, Any]) -> None:
-    inner = quant.get("quantization") if "quantization" in quant else quant
-    if not isinstance(inner, dict):
-        raise value_error("VllmConfig", "Expected 'quantization' to be a dictionary in config")
-    algo = str(inner.get("quant_algo") or "").upper()
-    if not algo:
-        raise value_error("VllmConfig", "Missing 'quant_algo' in quantization config")
-    known = [*_LINEAR_ALGOS, "MIXED_PRECISION"]
-    if algo not in known:
-        raise value_error(
-            "VllmConfig",
-            f"ModelOpt currently only supports: {known} quantizations in vLLM. Please check the "
-            "`hf_quant_config.json` file for your model's quant configuration.",
-        )
-    if method == "modelopt_fp4" and "quantization" in quant:
-        missing = [k for k in ("group_size", "kv_cache_quant_algo", "exclude_modules") if k not in inner]
-        if missing:
-            raise value_error(
-                "VllmConfig",
-                f"NVFP4 quantization requires the following fields in hf_quant_config.json: {missing}",
-            )
+def _check_config(facts: dict[str, Any], method: str, quant: dict[str, Any] | None, capability: Capability) -> None:
+    entry = facts["quant_classes"]["fp8" if method == "deepseek_v4_fp8" else method]
+    if quant is not None:
+        check_config(facts, entry, quant, capability)
