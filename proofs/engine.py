@@ -3,8 +3,8 @@
     python proofs/engine.py [--python VENV/bin/python] [--release 0.33.0] [--questions 3000] [--launches 1000]
 
 Without --python it makes a virtual environment with that vLLM in a temporary folder (about 10 GB). Whole launches are
-judged on 0.33.0 only. Exits 1 if one answer is wrong; unknown answers are counted and listed, not forgiven silently. With --ci a machine that cannot install the
-engine skips the proof, and says so.
+judged on 0.33.0 only. Exits 1 if one answer is wrong; unknown answers are counted and listed, not forgiven silently.
+With --ci a machine that cannot install the engine skips the proof, and says so.
 """
 
 from __future__ import annotations
