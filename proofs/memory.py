@@ -1,6 +1,6 @@
 """Will it fit, against a real vLLM 0.33.0: KV cache specs, groups, blocks, tokens; parameters of rank 0.
 
-    LD_LIBRARY_PATH=STUB python proofs/memory.py ENGINE_PYTHON [--launches N] [--seed S]
+    LD_LIBRARY_PATH=STUB python proofs/memory.py ENGINE_PYTHON [--launches N] [--seed S] [--answers FILE]
 
 ENGINE_PYTHON has vLLM 0.33.0 (docs/proofs.md says how). Every config of tests/data/configs.json.gz is launched at
 tensor parallel size 1, 2 and 8, and N times with random flags; attnfit must plan the KV cache to the byte and its range
@@ -49,10 +49,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", help="a Python with vLLM 0.33.0")
     parser.add_argument("--launches", type=int, default=200, help="with random flags, beside the plain ones")
+    parser.add_argument("--no-plain", action="store_true", help="only those with random flags")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument(
+        "--answers", type=Path, help="keep the engine's answers here; what lies there is not asked again"
+    )
     args = parser.parse_args()
     counts: Counter[str] = Counter()
-    for row in _judge(args.engine, _launches(args.launches, random.Random(args.seed))):
+    if args.answers is None or not args.answers.exists():
+        plain = [] if args.no_plain else _plain()
+        rows = _judge(args.engine, plain + _mixed(args.launches, random.Random(args.seed)))
+        if args.answers is not None:
+            args.answers.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    else:
+        rows = [json.loads(line) for line in args.answers.read_text("utf-8").splitlines()]
+    for row in rows:
         if "memory" not in row:
             counts["did not pass"] += 1
             continue
@@ -63,19 +74,21 @@ def main() -> None:
     sys.exit(1 if counts["wrong"] or not counts["plans"] else 0)
 
 
-def _launches(fresh: int, chance: random.Random) -> list[tuple[str, str, list[str]]]:
-    names = sorted(configs())
-    plain = [
+def _plain() -> list[tuple[str, str, list[str]]]:
+    return [
         (name, "10.0" if "NVFP4" in name else "9.0", ["-tp", size] if size != "1" else [])
-        for name in names
+        for name in sorted(configs())
         for size in ("1", "2", "8")
     ]
-    mixed = []
+
+
+def _mixed(fresh: int, chance: random.Random) -> list[tuple[str, str, list[str]]]:
+    names, mixed = sorted(configs()), []
     for _ in range(fresh):
         flags = chance.choice([[], ["-tp", "2"], ["-tp", "4"], ["-tp", "8"]])
         some = [word for flag in chance.sample(FLAGS, chance.randint(0, 2)) for word in flag]
         mixed.append((chance.choice(names), chance.choice(CAPABILITIES), [*flags, *some]))
-    return plain + mixed
+    return mixed
 
 
 def _judge(engine: str, launches: list[tuple[str, str, list[str]]]) -> list[dict[str, Any]]:
