@@ -15,11 +15,13 @@ from attnfit.engines.vllm.flags import load_table, parse_flags
 from attnfit.engines.vllm.launch import blocks, construct, engine_config, kernel_facts, layers
 from attnfit.engines.vllm.launch.expert_blocks import refined_block
 from attnfit.engines.vllm.launch.impl_checks import check_impl
-from attnfit.engines.vllm.launch.linear import Projection, check_blocks, is_skipped
+from attnfit.engines.vllm.launch.linear import check_blocks
 from attnfit.engines.vllm.launch.mla_prefill import Dims, choose_prefill, prefill_priorities
 from attnfit.engines.vllm.launch.moe import MoeLayer, MoeParallel, humming_first, in_capabilities
 from attnfit.engines.vllm.launch.moe_select import Scheme, select
 from attnfit.engines.vllm.launch.pages import token_bytes, turboquant_slot
+from attnfit.engines.vllm.launch.projections import Projection
+from attnfit.engines.vllm.launch.skipped import is_skipped
 from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal, Unknown
 
 DATA = Path(__file__).parent / "data"
@@ -197,20 +199,31 @@ def test_block_scales_that_a_shard_would_cut_are_refused_as_the_engine_does() ->
 
 
 @pytest.mark.parametrize(
-    ("patterns", "expected"),
+    ("method", "patterns", "expected"),
     [
-        (["re:.*mlp\\.(gate|up|down)_proj.*"], True),
-        (["model.layers.0.mlp"], True),
-        (["model.layers.0.mlp*"], True),
-        (["lm_head", "re:.*self_attn.*"], False),
+        ("compressed-tensors", ["re:.*mlp\\.(gate|up|down)_proj.*"], True),
+        ("compressed-tensors", ["model.layers.0.mlp"], False),  # whole names and expressions only
+        ("compressed-tensors", ["lm_head", "re:.*self_attn.*"], False),
+        ("fp8", ["model.layers.0.mlp.down_proj"], True),
+        ("modelopt_fp4", ["model.layers.0.mlp*"], True),
+        ("modelopt_fp4", ["*self_attn*"], False),
+        ("auto_awq", ["mlp.down"], True),  # any part of the name
     ],
 )
-def test_a_checkpoints_ignore_list_is_read_as_names_prefixes_and_expressions(
-    patterns: list[str], expected: bool
+def test_an_ignore_list_is_read_as_the_checkpoints_method_reads_it(
+    method: str, patterns: list[str], expected: bool
 ) -> None:
-    assert is_skipped(0, projection(), patterns) is expected
+    assert is_skipped(projection(root="model.layers.0"), patterns, method) is expected
+
+
+@pytest.mark.parametrize(("skipped", "expected"), [(("gate_proj", "up_proj"), True), (("gate_proj",), False)])
+def test_a_merged_matrix_is_skipped_if_all_its_parts_are(skipped: tuple[str, ...], expected: bool) -> None:
+    parts = ("mlp.gate_proj", "mlp.up_proj")
+    merged = projection(name="mlp.gate_up_proj", parts=parts, root="model.layers.0")
+    names = [f"model.layers.0.mlp.{name}" for name in skipped]
+    assert is_skipped(merged, names, "fp8") is expected
 
 
 def test_an_ignore_expression_that_could_run_for_ever_is_not_run() -> None:
     with pytest.raises(Unknown, match="ignore list"):
-        is_skipped(0, projection(), ["re:(a+)+$"])
+        is_skipped(projection(root="model.layers.0"), ["re:(a+)+$"], "compressed-tensors")

@@ -28,6 +28,10 @@ _CHECKS = {
     "fp_quant_pseudo": (f"{_FOLDER}/fp_quant.py", "Pseudoquantization is not supported"),
     "modelopt_fp8_algos": (f"{_FOLDER}/modelopt.py", "Unsupported ModelOpt FP8 quant_algo for vLLM"),
     "modelopt_fp4_algos": (f"{_FOLDER}/modelopt.py", "Unsupported ModelOpt NVFP4 quant_algo"),
+    "ct_actorder": (
+        f"{_FOLDER}/compressed_tensors/compressed_tensors.py",
+        "Compressed-tensors group/dynamic activation",
+    ),
     "awq_batch_invariant": (f"{_FOLDER}/awq_marlin.py", "VLLM_BATCH_INVARIANT"),
 }
 

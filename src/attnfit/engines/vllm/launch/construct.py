@@ -15,13 +15,14 @@ from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, check_v4, v4_kv_cache
 from attnfit.engines.vllm.launch.draft_init import check_draft_experts
 from attnfit.engines.vllm.launch.expert_blocks import check_expert_blocks
 from attnfit.engines.vllm.launch.impl_checks import UNQUANTISED, check_impl
+from attnfit.engines.vllm.launch.integer_scheme import groups_fit
 from attnfit.engines.vllm.launch.kernel_variables import kernel_facts_of
 from attnfit.engines.vllm.launch.linear import check_linear_backend, linear_steps
 from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
 from attnfit.engines.vllm.launch.moe import MoeLayer, Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
 from attnfit.engines.vllm.launch.moe_select import select
-from attnfit.engines.vllm.launch.quant_scheme import experts_scheme, groups_fit, method_without_eplb
+from attnfit.engines.vllm.launch.quant_scheme import experts_scheme, method_without_eplb
 from attnfit.engines.vllm.launch.scheme_capability import check_schemes
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
 

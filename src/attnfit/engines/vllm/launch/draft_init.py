@@ -15,7 +15,8 @@ import msgspec
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch.moe_layers import first_moe
 from attnfit.engines.vllm.launch.moe_select import select
-from attnfit.engines.vllm.launch.quant_scheme import UNQUANTISED, excluded_modules
+from attnfit.engines.vllm.launch.quant_scheme import UNQUANTISED
+from attnfit.engines.vllm.launch.skipped import excluded_modules
 from attnfit.engines.vllm.launch.state import EngineConfig
 
 STAGE = "draft_init"

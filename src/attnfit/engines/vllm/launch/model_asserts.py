@@ -44,7 +44,7 @@ def early_checks(cfg: EngineConfig, capability: Capability) -> None:
 
 def _vision(cfg: EngineConfig) -> None:
     """A vision tower split over tensor-parallel ranks must divide by their number."""
-    if not cfg.is_multimodal or cfg.flags.get("mm_encoder_tp_mode") == "data" or _no_vision(cfg):
+    if not cfg.is_multimodal or cfg.flags.get("mm_encoder_tp_mode") == "data" or no_vision(cfg):
         return
     vision = cfg.config.get("vision_config")
     if not isinstance(vision, dict):
@@ -67,7 +67,7 @@ def _named(node: dict[str, Any], *keys: str) -> int | None:
     return next((node[key] for key in keys if isinstance(node.get(key), int)), None)
 
 
-def _no_vision(cfg: EngineConfig) -> bool:
+def no_vision(cfg: EngineConfig) -> bool:
     if cfg.flags.get("language_model_only"):
         return True
     limits = cfg.flags.get("limit_mm_per_prompt")

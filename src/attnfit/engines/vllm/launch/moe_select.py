@@ -15,6 +15,10 @@ from attnfit.engines.vllm.launch.state import Refusal, Unknown
 _NO_DEEP_GEMM = {"qwen3_5_text": (10, 12), "qwen3_5_moe_text": (10, 12), "kolibri1": (12,)}
 
 
+#: the `oracle` of a scheme whose class asks none
+DIRECT = "direct"
+
+
 class Scheme:
     """A quantisation scheme of a fused MoE layer: which oracle it asks and with which keys."""
 
@@ -29,12 +33,14 @@ class Scheme:
         skip: Callable[[str, MoeLayer], str | None] | None = None,
         method: str | None = None,
         group: int | None = None,
+        then: Callable[[str, MoeLayer], None] | None = None,
     ) -> None:
         self.oracle, self.weight, self.activation = oracle, weight, activation
         self.deepseek_v4, self.cutlass = deepseek_v4, cutlass
         self.skip = skip  # why a backend cannot take the checkpoint, before its classes are asked
         self.method = method  # the engine's class, where the checkpoint's method alone does not name it
         self.group = group  # inputs that share a scale, where the class halves it to fit the shard
+        self.then = then  # what the engine's class asserts once the backend is chosen; raises Refusal
 
 
 def select(
@@ -46,6 +52,20 @@ def select(
     text_model_type: str = "",
 ) -> str:
     """The backend that will run the layer. Raises Refusal as the engine does, Unknown where a fact is missing."""
+    if scheme.oracle == DIRECT:  # one class, which chooses by itself
+        if layer.moe_backend != "auto":
+            raise Unknown(f"what --moe-backend {layer.moe_backend} does to these experts")
+        name = ""
+    else:
+        name = _select(scheme, layer, capability, env, stage, text_model_type)
+    if scheme.then is not None:
+        scheme.then(name, layer)
+    return name
+
+
+def _select(
+    scheme: Scheme, layer: MoeLayer, capability: Capability, env: Mapping[str, bool], stage: str, text_model_type: str
+) -> str:
     oracle = Oracle(scheme.oracle, capability, env)
     if scheme.oracle == "unquantized" and layer.lora:
         return "TRITON"  # oracle/unquantized.py:233: never refuses
@@ -54,6 +74,8 @@ def select(
     if scheme.oracle == "mxfp4":
         return _mxfp4(oracle, scheme, layer, stage)
     asked = layer.moe_backend
+    if scheme.oracle == "w4a8" and asked != "auto":
+        raise Unknown(f"whether --moe-backend {asked} takes experts of 4-bit integer weights with FP8 activations")
     if asked != "auto" and asked not in oracle.rules.get("ignores", ()):
         return _asked(oracle, scheme, layer, asked, stage)
     backends = oracle.order()
@@ -72,6 +94,8 @@ def select(
             continue
         if oracle.reason(name, layer, scheme.weight, scheme.activation) is None:
             return name
+    if scheme.oracle == "w4a8":
+        raise Unknown("which kernel takes experts of 4-bit integer weights with FP8 activations")
     text = oracle.rules["none_found"] or (
         "NotImplementedError: No Int8 MoE backend supports the deployment configuration "
         f"(weight_key={oracle.key(scheme.weight)}, activation_key={oracle.key(scheme.activation)}). "

@@ -1,8 +1,8 @@
 """What a quantisation method's config class demands of the checkpoint's settings before anything is built.
 
-Each class's `from_config` and `__init__` in vllm/model_executor/layers/quantization (0.12.0 to 0.33.0 read). The keys it
-cannot do without and the values it takes are in the release's table (`learn.quant_tables`); what it says is here, by the
-class's name, which tells the variants of the releases apart.
+Each class's `from_config` and `__init__` in vllm/model_executor/layers/quantization (0.12.0 to 0.33.0 read). The keys
+it cannot do without and the values it takes are in the release's table (`learn.quant_tables`); what it says is here, by
+the class's name, which tells the variants of the releases apart.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _auto_awq(read: Read) -> None:
 def unsupported_awq(bits: Any, supported: list[int]) -> str:
     """What AutoAWQConfig says to a number of bits that it does not know (auto_awq.py:190)."""
     return (
-        f"Unsupported num_bits = {bits}. Supported: {', '.join(map(str, supported))}. For 8-bit AWQ, use Marlin backend "
-        "by setting backend='awq:marlin' or backend='marlin'."
+        f"Unsupported num_bits = {bits}. Supported: {', '.join(map(str, supported))}. For 8-bit AWQ, use Marlin "
+        "backend by setting backend='awq:marlin' or backend='marlin'."
     )
 
 
@@ -172,6 +172,19 @@ def _fp8(read: Read) -> None:
         )
 
 
+def _compressed_tensors(read: Read) -> None:
+    groups = read.quant.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) and "ct_actorder" in read.checks else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        order = weights.get("actorder") if isinstance(weights, dict) else None
+        order = {True: "group", False: None}.get(order, order) if isinstance(order, bool) else order
+        if isinstance(order, str) and order.lower() in ("group", "dynamic"):
+            raise read.refuse(
+                f"Compressed-tensors group/dynamic activation ordering (actorder={order.lower()!r}) is no longer "
+                "supported. Use a checkpoint with static/weight activation ordering or without activation ordering."
+            )
+
+
 def _fp_quant(read: Read) -> None:
     if "fp_quant_pseudo" in read.checks and read.quant["pseudoquantization"]:
         raise read.refuse("Pseudoquantization is not supported for vLLM")
@@ -221,6 +234,7 @@ _CLASSES: dict[str, Callable[[Read], None]] = {
     "DeepseekV4FP8Config": _fp8,
     "FPQuantConfig": _fp_quant,
     "BitsAndBytesConfig": _bitsandbytes,
+    "CompressedTensorsConfig": _compressed_tensors,
     "QuarkConfig": _quark,
     "OnlineQuantizationConfig": _online,
     "ModelOptFp8Config": modelopt_fp8,

@@ -8,7 +8,7 @@ from attnfit.engines.vllm.launch.quant_read import Quant, Read
 def _modelopt(read: Read) -> Quant:
     """ModelOptQuantConfigBase.from_config: the settings, where they say an algorithm that the release knows."""
     quant = read.quant
-    inner = quant["quantization"] if "quantization" in quant else quant
+    inner = quant.get("quantization", quant)
     if not isinstance(inner, dict):
         raise read.refuse("Expected 'quantization' to be a dictionary in config")
     algorithm = str(inner.get("quant_algo") or "").upper()

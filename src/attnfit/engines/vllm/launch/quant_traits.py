@@ -7,7 +7,7 @@ from typing import Any
 
 from attnfit.core import Model
 from attnfit.engines.traits import Trait
-from attnfit.engines.vllm.launch.quant_scheme import excluded_modules
+from attnfit.engines.vllm.launch.skipped import excluded_modules
 from attnfit.engines.vllm.launch.state import EngineConfig
 
 #: settings that name the scheme, in the order they are shown
