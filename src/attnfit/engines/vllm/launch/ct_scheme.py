@@ -217,3 +217,33 @@ def check_linear(group: Group, scheme: str, p: Projection, tp: int) -> None:
         raise Refusal(STAGE, "AssertionError: ", f"{where}:180")
     if scheme == "int4_fp8":
         raise Unknown(f"which kernel takes {p.path} with {p.inputs} inputs per rank in groups of {size}")
+
+
+def check_kv_scheme(quant: dict[str, Any]) -> None:
+    """Raise Refusal where attention layers do not take the checkpoint's scheme of the KV cache (line 1100)."""
+    scheme = quant.get("kv_cache_scheme")
+    if not isinstance(scheme, dict):
+        return
+    bits, kind, strategy = scheme.get("num_bits"), scheme.get("type"), scheme.get("strategy")
+    if kind != "float" or bits != 8:
+        text = (
+            "Currently supported kv cache quantization is num_bits=8, type=float, however received "
+            f"num_bits={bits}, type={kind}"
+        )
+    elif strategy not in ("tensor", "attn_head"):
+        if strategy not in ("channel", "group", "block", "token", "tensor_group"):
+            raise Unknown(f"whether a KV cache scheme by {strategy} exists")
+        supported = "(<QuantizationStrategy.TENSOR: 'tensor'>, <QuantizationStrategy.ATTN_HEAD: 'attn_head'>)"
+        found = f"QuantizationStrategy.{strategy.upper()}"
+        text = (
+            f"Invalid strategy for compressed-tensors KV cache. Expected strategies: {supported}, found strategy: "
+            f"{found}"
+        )
+    elif not scheme.get("symmetric"):
+        text = (
+            "Only support symmetric scaling factor for compressed-tensors KV cache. However found symmetric: "
+            f"{scheme.get('symmetric')}"
+        )
+    else:
+        return
+    raise Refusal(STAGE, f"NotImplementedError: {text}", _WHERE)

@@ -36,6 +36,9 @@ def linear_steps(cfg: EngineConfig, capability: Capability) -> Iterator[LayerChe
     check = _check(cfg, capability)
     if check is None:
         return
+    if cfg.quantization == "compressed-tensors" and not cfg.use_mla:
+        first = next((index for index, _, p in projections(cfg) if p.name.endswith(".qkv_proj") and p.root), 0)
+        yield first, 1, partial(ct_scheme.check_kv_scheme, cfg.quant_config or {})  # attention, once it has a backend
     skipped = excluded_modules(cfg.quant_config or {})
     for index, place, p in projections(cfg):
         if cfg.quantization == "inc" or not is_skipped(p, skipped, cfg.quantization):

@@ -17,7 +17,8 @@ def weigh(release: str, refusal: Refusal) -> Refusal | Unknown:
         return refusal
     minor = int(release.split(".")[1])
     texts: dict[str, int] = kernel_facts.load("since")["texts"]
-    if any(since <= minor for text, since in texts.items() if text in refusal.message):
+    found = max((text for text in texts if text in refusal.message), key=len, default=None)  # the most exact one
+    if found is not None and texts[found] <= minor:
         return in_plain_words(refusal)
     newest, said = facts.PROVEN[-1], refusal.message.replace(" on {device}", "")
     return Unknown(
