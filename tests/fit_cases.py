@@ -43,11 +43,11 @@ def case(model: str, flags: Sequence[str] = (), capability: str = "9.0", **confi
 @cache
 def built(model: str, flags: tuple[str, ...] = (), capability: str = "9.0") -> Built:
     """The launch with its layers and block sizes, as the engine has it once the model is built."""
-    walked = walk(case(model, flags, capability))
+    return built_from(case(model, flags, capability))
+
+
+def built_from(one: Case) -> Built:
+    walked = walk(one)
     return Built(
-        walked.config,
-        walked.answer.kv_cache_dtype,
-        walked.answer.kv_layers,
-        walked.sizes,
-        Capability.parse(capability),
-    )
+        walked.config, walked.answer.kv_cache_dtype, walked.answer.kv_layers, walked.sizes, one.capability
+    )  # fmt: skip
