@@ -49,7 +49,9 @@ def projections(cfg: EngineConfig) -> Iterator[Placed]:
 
 
 def _decoder(cfg: EngineConfig) -> Iterator[Placed]:
-    if cfg.use_mla:
+    if cfg.use_mla and cfg.model_class.startswith("vllm.models.deepseek_v32"):
+        yield from _sparse_mla(cfg)
+    elif cfg.use_mla:
         yield from ((0, 0, p) for p in _mla(cfg))
     elif not cfg.is_hybrid:
         yield from ((0, 0, p) for p in _gqa(cfg))
@@ -92,6 +94,17 @@ def _mla(cfg: EngineConfig) -> list[Projection]:
     out.append(Projection("self_attn.kv_b_proj", rank, (heads * (nope + v) // tp,), "column"))
     out.append(Projection("self_attn.o_proj", heads * v // tp, (hidden,), "row", heads * v))
     return out
+
+
+def _sparse_mla(cfg: EngineConfig) -> Iterator[Placed]:
+    """vllm/models/deepseek_v32/attention.py:187: what the attention needs comes before it, the rest after."""
+    layers = {p.name.removeprefix("self_attn."): p for p in _mla(cfg)}
+    if "kv_b_proj" in layers:
+        yield 0, 0, layers.pop("kv_b_proj")
+    rank, heads, size = (cfg.text.get(key) for key in ("q_lora_rank", "index_n_heads", "index_head_dim"))
+    if isinstance(rank, int) and isinstance(heads, int) and isinstance(size, int):
+        yield 0, 0, Projection("self_attn.indexer.wq_b", rank, (heads * size,), "none")
+    yield from ((0, 2, p) for p in layers.values())
 
 
 def _hidden(cfg: EngineConfig) -> int:
