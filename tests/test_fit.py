@@ -295,6 +295,17 @@ def test_quiet_says_that_it_breaks_and_why(bare: Path) -> None:
     assert result.output.startswith("breaks: vllm 0.33.0 would start and run out of memory: the weights alone")
 
 
+def test_what_may_break_is_said_in_the_verdict_and_exits_with_1_only_if_strict(model: Path) -> None:
+    launch = ["--", "vllm", "serve", str(model), "--gpu-memory-utilization", "0.06"]
+    for strict, code in ((), 0), (("--strict",), 1):
+        words = ["check", "--gpu", "h100", "--engine", "vllm==0.33.0", "--quiet", *strict, *launch]
+        result = CliRunner().invoke(cli, words)
+        assert (result.exit_code, result.output) == (
+            code,
+            "passes: vllm 0.33.0 on FLASH_ATTN; it may run out of memory\n",
+        )
+
+
 def test_json_has_every_key_that_is_documented(model: Path) -> None:
     words = ["check", str(model), "--gpu", "h100", "--engine", "vllm==0.33.0", "--json"]
     fit = json.loads(CliRunner().invoke(cli, words).output)["launch"]["fit"]

@@ -54,6 +54,7 @@ def cli(ctx: click.Context, color: str) -> None:
 @click.option("--quiet", is_flag=True, help="Only the verdict line.")
 @click.option("--fix", is_flag=True, help="Only the command to run instead.")
 @click.option("--all", "every", is_flag=True, help="Also the reasons of backends not tried by themselves.")
+@click.option("--strict", is_flag=True, help="A launch that may break (memory) exits 1, not 0.")
 @click.option("--batch", metavar="FILE", help="One JSON object a line, answered one a line; - reads stdin.")
 @click.pass_context
 def check(ctx: click.Context, /, model: str | None, batch: str | None, **options: Any) -> None:
@@ -100,7 +101,7 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
 
         text = verdict_line(report) + "\n" if options["quiet"] else render(report, every=options["every"])
         _say(text, ctx.find_root().color)
-    ctx.exit(report.exit_code)
+    ctx.exit(1 if options["strict"] and report.exit_code == 0 and report.may_break else report.exit_code)
 
 
 @cli.command(epilog="Exit codes: 0 understood, 2 usage or internal error, 3 unknown, at least in part.")

@@ -1,8 +1,7 @@
 """The nouns. Plain frozen data: no I/O, no torch, nothing that decides.
 
 A *launch* (a model, GPUs, an engine release, flags) asks one selector `Question` per kind of attention layer.
-Every backend answers a `Verdict`; a `Selection` is what the engine does with all the verdicts of one question;
-a `Launch` is the whole answer.
+Every backend answers a `Verdict`; a `Selection` is what the engine does with them all; a `Launch` is the whole answer.
 """
 
 from __future__ import annotations
@@ -131,8 +130,7 @@ class Selection(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None  # what the engine raises, exception name first
     unknown: str = ""
     automatic: str | None = None  # what it would choose without the user's --attention-backend
-    # The same backends asked with the question exactly as given; differs from `verdicts` only where the release
-    # drops a field (block_size up to 0.17) before it validates.
+    # the question exactly as given, where the release drops a field (block_size up to 0.17) before it validates
     direct: tuple[Verdict, ...] = ()
 
 
@@ -151,7 +149,7 @@ class Launch(msgspec.Struct, kw_only=True):
 
     ok: bool | None
     # where it ended: parse_flags | create_engine_config | init_device | selector | model_init | draft_init |
-    # update_block_size | done
+    # load_weights | update_block_size | done
     stage: str
     error: str | None = None  # the engine's words, exception name first
     unknown: tuple[str, ...] = ()
@@ -188,6 +186,11 @@ class Report(msgspec.Struct, kw_only=True):
     gpus: tuple[tuple[Gpu, int], ...]
     said: tuple[str, ...] = ()  # assumptions, defaults taken, where facts come from
     steps: tuple[Step, ...] = ()
+
+    @property
+    def may_break(self) -> bool:
+        """It passes, and only the GPU can tell whether its memory does."""
+        return self.verdict == "passes" and self.launch.fit is not None and self.launch.fit.verdict == "may break"
 
     @property
     def exit_code(self) -> int:

@@ -46,7 +46,10 @@ def verdict_line(report: Report) -> str:
     if report.verdict == "passes":
         chosen = list(dict.fromkeys(layer.selection.chosen for layer in report.launch.layers))
         names = ", ".join(name for name in chosen if name)
-        sentence = f"{release} passes every gate we know" + (f", on {names}" if names else "")
+        on = f"on {names}" if names else ""
+        sentence = f"{release} passes every gate we know{on and ', '}{on}"
+        if report.may_break:
+            sentence = f"{release}{on and ' '}{on}; it may run out of memory"
     elif report.verdict == "breaks":
         why = report.launch.fit.why if report.launch.fit else ""
         sentence = f"{release} would start and run out of memory: {why}"
