@@ -13,7 +13,7 @@ GLM5 = str(Path(__file__).parent.parent / "examples" / "glm-5")
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(attnfit.__all__) == [
-        "AttnfitError", "Capability", "Gpu", "InputError", "Launch", "Question", "Reason", "Report", "Selection",
+        "AttnfitError", "Capability", "Fit", "Gpu", "InputError", "Launch", "Question", "Reason", "Report", "Selection",
         "Status", "Step", "UnknownAnswer", "UsageError", "Verdict", "check", "describe", "select",
     ]  # fmt: skip
     for name in attnfit.__all__:

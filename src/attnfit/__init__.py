@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnfit.api import check, select
-    from attnfit.core import Capability, Gpu, Launch, Question, Reason, Report, Selection, Status, Step, Verdict
+    from attnfit.core import Capability, Fit, Gpu, Launch, Question, Reason, Report, Selection, Status, Step, Verdict
     from attnfit.errors import AttnfitError, InputError, UnknownAnswer, UsageError
     from attnfit.understand import describe
 
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AttnfitError",
     "Capability",
+    "Fit",
     "Gpu",
     "InputError",
     "Launch",
