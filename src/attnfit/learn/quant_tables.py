@@ -32,6 +32,10 @@ _CHECKS = {
         f"{_FOLDER}/compressed_tensors/compressed_tensors.py",
         "Compressed-tensors group/dynamic activation",
     ),
+    "ct_needs_groups": (
+        f"{_FOLDER}/compressed_tensors/compressed_tensors.py",
+        '\n        for k, v in config["config_groups"].items()',  # not behind a condition
+    ),
     "awq_batch_invariant": (f"{_FOLDER}/awq_marlin.py", "VLLM_BATCH_INVARIANT"),
 }
 

@@ -49,7 +49,8 @@ def _check(cfg: EngineConfig, capability: Capability) -> Check | None:
     """What the checkpoint's method does with a quantised linear layer; None where it refuses none."""
     quant, method = cfg.quant_config or {}, cfg.quantization
     if not quant:
-        return None
+        online = method in _ONLINE and cfg.flags.get("quantization_config") is None
+        return partial(_online, str(method)) if online else None
     if method == "moe_wna16":
         method = "auto_gptq" if quant.get("quant_method") == "gptq" else "auto_awq"
     if method in ("fp8", "deepseek_v4_fp8"):
@@ -82,6 +83,19 @@ def _compressed_tensors(cfg: EngineConfig, capability: Capability, p: Projection
     if scheme == "fp8" and block:
         check_blocks(p, int(block[0]), int(block[1]), cfg.tp, merged=True)
     ct_scheme.check_linear(group, scheme, p, cfg.tp)
+
+
+#: quantised while weights load, scales shared by 32 inputs -> where a shard of other sizes is refused
+_ONLINE = {"mxfp4": f"{_FOLDER}/online/mxfp4.py:101", "mxfp8": f"{_FOLDER}/online/mxfp8.py:57"}
+
+
+def _online(method: str, p: Projection) -> None:
+    if p.inputs % 32:
+        raise Refusal(
+            STAGE,
+            f"ValueError: {method.upper()} requires input_size_per_partition ({p.inputs}) to be divisible by 32.",
+            _ONLINE[method],
+        )
 
 
 #: ModelOpt algorithm -> what a shard's inputs must be a multiple of, and the engine's words

@@ -154,8 +154,10 @@ def _granite_hybrid(cfg: EngineConfig) -> Iterator[Placed]:
     inner, groups, width, heads = (
         int(cfg.text.get(f"mamba_{name}") or 0) for name in ("expand", "n_groups", "d_state", "n_heads")
     )
-    inner, groups = inner * hidden, max(groups // tp, 1) * width
-    mixed = (inner // tp, inner // tp, groups, groups, heads // tp)
+    inner, whole = inner * hidden, groups % tp == 0
+    groups = max(groups // tp, 1) * width
+    mixed: tuple[int, ...] = (inner // tp, inner // tp, groups, groups, heads // tp)
+    mixed = mixed if whole else (sum(mixed),)  # groups that the ranks share: one matrix
     state = _first_kind(cfg, ("mamba", "linear_attention"), 0)
     full = _first_kind(cfg, ("attention", "full_attention"), 0)
     yield state, 0, Projection("mixer.in_proj", hidden, mixed, "column", parts=("mamba.in_proj",))

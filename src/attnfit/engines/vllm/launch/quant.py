@@ -191,8 +191,8 @@ def check_method(
     online: dict[str, Any] = facts["quant_classes"].get("online") or {}  # none before 0.20
     if quant is not None and not (method == "modelopt_mixed" and "quantized_layers" not in quant):
         _check_config(facts, method, quant, capability)
-    elif quant is not None or hf_quant is not None:
-        _check_config(facts, method, hf_quant if hf_quant is not None else quant, capability)
+    elif hf_quant is not None:
+        _check_config(facts, method, hf_quant, capability)
     elif online and (method in ONLINE or method == "online"):
         if method == "online" and not online_args:
             raise Unknown("--quantization online without --quantization-config")

@@ -174,6 +174,8 @@ def _fp8(read: Read) -> None:
 
 def _compressed_tensors(read: Read) -> None:
     groups = read.quant.get("config_groups")
+    if groups is None and "ct_needs_groups" in read.checks:
+        raise plain("KeyError", "'config_groups'", read.where)
     for group in groups.values() if isinstance(groups, dict) and "ct_actorder" in read.checks else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         order = weights.get("actorder") if isinstance(weights, dict) else None
