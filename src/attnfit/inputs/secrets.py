@@ -13,31 +13,58 @@ _NAME = re.compile(r"(?i)(?:^|[_-])(?:token|key|secret|password|passwd|credentia
 _ASSIGNMENT = re.compile(r"(?s)^([A-Za-z_]\w*)=(.*)$")
 _LOOKS_SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|ghp_[A-Za-z0-9]{20,}|nvapi-[\w-]{16,})")
 _LOOSE = re.compile(r"((?:--?)?\b[A-Za-z][\w-]*)(=|\s+)([^\s;|&\"'$-][^\s;|&\"']*)")
-_IN_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@]+(@)")
+_IN_URL = re.compile(r"(://)(?:[^/\s:@\"']*:)?[^/\s@\"']+(@)")
+
+# argparse takes every beginning of an option for the option: `--api-k X` is `--api-key X`
+_FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password")
+_WHOLE = frozenset(("--ssl-keyfile",))  # options of their own that begin like one of those
+_MANY = "--api-key"  # takes several values
+_STARTS = re.compile(r"(?:^|/)(?:vllm|python[\d.]*)$")  # where one more value cannot be
 
 
 def is_secret(name: str) -> bool:
     """Does a flag or variable of this name hold a key, token or password?"""
-    return bool(_NAME.search(name.lstrip("-")))
+    return bool(_NAME.search(name.lstrip("-"))) or _meant(name) is not None
+
+
+def _meant(name: str) -> str | None:
+    """The secret flag that `name` is, is the beginning of, or is misspelt for."""
+    plain = name.lower().replace("_", "-")
+    if not plain.startswith("--") or len(plain) < 3 or plain in _WHOLE:
+        return None
+    return next((flag for flag in _FLAGS if flag.startswith(plain) or _near(plain, flag)), None)
+
+
+def _near(word: str, flag: str) -> bool:
+    """At most two letters added, left out or changed."""
+    if abs(len(word) - len(flag)) > 2:
+        return False
+    row = list(range(len(flag) + 1))
+    for i, letter in enumerate(word, 1):
+        above, row[0] = row[0], i
+        for j, other in enumerate(flag, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (letter != other))
+    return row[-1] <= 2
 
 
 def shown_name(name: str) -> str:
-    return "$" + name.lstrip("-").replace("-", "_").upper()
+    return "$" + (_meant(name) or name).lstrip("-").replace("-", "_").upper()
 
 
 def hide(words: Sequence[str]) -> list[str]:
     """The same words with every secret value replaced by `$NAME`."""
     out: list[str] = []
-    secret = ""  # the flag whose values follow
+    secret, many = "", False  # what stands for the values that follow, and whether more than one does
     for word in words:
-        if secret and not word.startswith("-"):
+        if secret and not word.startswith("-") and not (many and out[-1] == secret and _STARTS.search(word)):
             out.append(word if word.startswith("$") else secret)
+            secret = secret if many else ""
             continue
         secret = ""
         name, eq, value = word.partition("=")
         assigned = _ASSIGNMENT.match(word)
         if word.startswith("-") and not eq and is_secret(word):
-            secret = shown_name(word)
+            secret, many = shown_name(word), _meant(word) == _MANY
             out.append(word)
         elif word.startswith("--") and eq and _ASSIGNMENT.match(value) and is_secret(value.partition("=")[0]):
             inner = value.partition("=")[0]
@@ -49,24 +76,36 @@ def hide(words: Sequence[str]) -> list[str]:
     return out
 
 
+def without_passwords(text: str) -> str:
+    """`text` with no user and password in its URLs."""
+    return _IN_URL.sub(r"\1$PASSWORD\2", text)
+
+
 def _plain(word: str) -> str:
-    word = _IN_URL.sub(r"\1$PASSWORD\2", _LOOKS_SECRET.sub("$TOKEN", word))
+    word = without_passwords(_LOOKS_SECRET.sub("$TOKEN", word))
     if any(c in word for c in " \t\n") and not word.lstrip().startswith(("{", "[")):
         return _inside(word)
     return word
 
 
 def _inside(text: str) -> str:
-    """Secrets in a command given as one string: its words are searched where they stand."""
+    """Secrets in a command given as one string: its words are searched where they stand, command by command."""
     try:
-        found = [w for w in shell.words(text, {}) if not w.operator]
+        found = shell.words(text, {})
     except UsageError:
         return _LOOSE.sub(lambda m: f"{m[1]}{m[2]}{shown_name(m[1])}" if is_secret(m[1]) else m[0], text)
+    commands: list[list[shell.Word]] = [[]]
+    for word in found:
+        if word.operator:
+            commands.append([])
+        else:
+            commands[-1].append(word)
     out, at = [], 0
-    for word, shown in zip(found, hide([w.value for w in found]), strict=True):
-        if shown != word.value:
-            out += [text[at : word.start], shown if " " not in shown else shell.quote(shown)]
-            at = word.end
+    for command in commands:
+        for word, shown in zip(command, hide([w.value for w in command]), strict=True):
+            if shown != word.value:
+                out += [text[at : word.start], shown if " " not in shown else shell.quote(shown)]
+                at = word.end
     return "".join([*out, text[at:]])
 
 
@@ -102,6 +141,7 @@ _VALUES = tuple(
         r"://(?:[^/\s:@]+:)?([^/\s:@]+)@",  # user:password@ and token@ of a URL
     )
 )
+_FLAG_VALUE = re.compile(r"(?<![\w-])(--[A-Za-z][\w-]*)(?:=|\s+)[\"']?([^\s\"';|&]+)")
 _LEAST = 6  # characters: shorter values are words like "none", and would be found everywhere
 HIDDEN = "$HIDDEN"
 
@@ -111,13 +151,15 @@ def values(words: Sequence[str]) -> frozenset[str]:
     text = "\n".join([" ".join(words), *words])
     found = {match for pattern in _VALUES for match in pattern.findall(text)}
     found |= set(_LOOKS_SECRET.findall(text))
+    found |= {value for name, value in _FLAG_VALUE.findall(text) if _meant(name)}
     return frozenset(
         v for v in found if len(v) >= _LEAST and not v.startswith(("$", "-", "/", ".")) and not v.isdigit()
     )
 
 
 def clean(text: str, words: Sequence[str]) -> str:
-    """`text` with none of those values in it: the last gate before anything is printed."""
+    """`text` with none of those values in it, and no password of a URL: the last gate before anything is printed."""
+    text = without_passwords(text)
     for value in sorted(values(words), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return text
