@@ -10,6 +10,7 @@ from typing import Any
 
 from attnfit.engines.vllm.launch import ct_scheme
 from attnfit.engines.vllm.launch.ct_scheme import Args, Group
+from attnfit.engines.vllm.launch.expert_blocks import check_groups
 from attnfit.engines.vllm.launch.integer_scheme import integer_scheme
 from attnfit.engines.vllm.launch.moe import MoeLayer
 from attnfit.engines.vllm.launch.moe_select import DIRECT, Scheme
@@ -76,12 +77,21 @@ def _packed(w: Args, form: str | None) -> Scheme:
     if w.num_bits not in (4, 8):
         raise Unknown(f"how experts of {w.num_bits}-bit integer weights run")
     size = -1 if w.group_size is None else w.group_size
-    return integer_scheme(w.num_bits, size, w.symmetric, ordered=w.actorder == "group", bias=False)
+    scheme = integer_scheme(w.num_bits, size, w.symmetric, ordered=w.actorder == "group", bias=False)
+    chosen = scheme.then
+
+    def then(backend: str, moe: MoeLayer) -> None:
+        if chosen is not None:
+            chosen(backend, moe)
+        check_groups(w._asdict(), moe, STAGE)
+
+    scheme.then = then
+    return scheme
 
 
 def _fp8(w: Args, a: Args) -> Scheme:
     if w.strategy == "block":
-        return Scheme("fp8", "kFp8Static128BlockSym", "kFp8Dynamic128Sym", cutlass=True)
+        return Scheme("fp8", "kFp8Static128BlockSym", "kFp8Dynamic128Sym", cutlass=True, block=w.block_structure)
     if (w.strategy, a.strategy) not in (("tensor", "tensor"), ("channel", "token")):
         raise Refusal(STAGE, "AssertionError: ", f"{_FOLDER}/compressed_tensors_moe_w8a8_fp8.py")
     tensor = "kFp8Dynamic128Sym" if a.dynamic else "kFp8StaticTensorSym"

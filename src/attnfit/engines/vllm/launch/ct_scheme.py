@@ -199,24 +199,23 @@ def dynamic_int4(w: Args, a: Args) -> bool:
     return kinds and w.strategy in ("group", "channel") and w.symmetric and not w.dynamic and bool(a.dynamic)
 
 
-def check_linear(group: Group, scheme: str, p: Projection, tp: int) -> None:
+def check_linear(group: Group, scheme: str, p: Projection) -> None:
     """Raise Refusal where a shard's inputs are not whole groups of the scheme. Block scales: linear.check_blocks."""
     size = group.weights.group_size
     if size is None or size <= 0 or p.inputs % size == 0:
         return
-    if scheme == "wna16":
+    if scheme in ("wna16", "int4_fp8"):
+        layer = f" for layer '{p.path}'" if scheme == "wna16" else ""
         raise Refusal(
             STAGE,
-            f"ValueError: Weight input_size_per_partition={p.inputs} for layer '{p.path}' is not divisible by "
-            f"group_size={size}. This happens when tensor_parallel_size splits the layer input into shards that are "
-            "not a whole number of quant groups. Consider reducing tensor_parallel_size.",
+            f"ValueError: Weight input_size_per_partition={p.inputs}{layer} is not divisible by group_size={size}. "
+            "This happens when tensor_parallel_size splits the layer input into shards that are not a whole number of "
+            "quant groups. Consider reducing tensor_parallel_size.",
             "vllm/distributed/utils.py:147",
         )
     if scheme == "int_packed":
         where = "vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_wNa8.py"
         raise Refusal(STAGE, "AssertionError: ", f"{where}:180")
-    if scheme == "int4_fp8":
-        raise Unknown(f"which kernel takes {p.path} with {p.inputs} inputs per rank in groups of {size}")
 
 
 def check_kv_scheme(quant: dict[str, Any]) -> None:

@@ -66,12 +66,9 @@ def pad_to_blocks(layer: MoeLayer, rows: int, cols: int, stage: str) -> MoeLayer
 
 def check_expert_blocks(quant: dict[str, Any], scheme: Scheme, layer: MoeLayer, tp: int, stage: str) -> None:
     """Block scales of the experts must cut evenly unless they were refined (fp8.py:550, fp8_utils.py:1344)."""
-    weights = one_group(quant).get("weights") or {}
-    if scheme.oracle == "wna16" and weights:
-        _check_groups(weights, layer, stage)
     if scheme.oracle == "mxfp8" and quant:
         _check_mxfp8(layer, stage)
-    block = quant.get("weight_block_size") or weights.get("block_structure")
+    block = quant.get("weight_block_size") or scheme.block
     if scheme.oracle != "fp8" or not block or scheme.activation != "kFp8Dynamic128Sym":
         return
     rows, cols = int(block[0]), int(block[1])
@@ -101,7 +98,7 @@ def one_group(quant: dict[str, Any]) -> dict[str, Any]:
     return found[0] if len(found) == 1 and isinstance(found[0], dict) else {}
 
 
-def _check_groups(weights: dict[str, Any], layer: MoeLayer, stage: str) -> None:
+def check_groups(weights: dict[str, Any], layer: MoeLayer, stage: str) -> None:
     """Scale groups and zero points of compressed-tensors integer experts (compressed_tensors_moe_wna16.py:234)."""
     size, shard, hidden = weights.get("group_size"), layer.per_rank, layer.hidden
     if weights.get("strategy") != "channel" and isinstance(size, int):

@@ -82,7 +82,7 @@ def _compressed_tensors(cfg: EngineConfig, capability: Capability, p: Projection
     block = group.weights.block_structure
     if scheme == "fp8" and block:
         check_blocks(p, int(block[0]), int(block[1]), cfg.tp, merged=True)
-    ct_scheme.check_linear(group, scheme, p, cfg.tp)
+    ct_scheme.check_linear(group, scheme, p)
 
 
 #: quantised while weights load, scales shared by 32 inputs -> where a shard of other sizes is refused

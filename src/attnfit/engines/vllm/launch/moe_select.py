@@ -34,12 +34,14 @@ class Scheme:
         method: str | None = None,
         group: int | None = None,
         then: Callable[[str, MoeLayer], None] | None = None,
+        block: list[int] | None = None,
     ) -> None:
         self.oracle, self.weight, self.activation = oracle, weight, activation
         self.deepseek_v4, self.cutlass = deepseek_v4, cutlass
         self.skip = skip  # why a backend cannot take the checkpoint, before its classes are asked
         self.method = method  # the engine's class, where the checkpoint's method alone does not name it
         self.group = group  # inputs that share a scale, where the class halves it to fit the shard
+        self.block = block  # rows and columns that share a scale, where not the checkpoint's one weight_block_size
         self.then = then  # what the engine's class asserts once the backend is chosen; raises Refusal
 
 

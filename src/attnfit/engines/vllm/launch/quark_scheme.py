@@ -35,8 +35,26 @@ def fp8_keys(quant: dict[str, Any]) -> tuple[str, str] | None:
     return (by, "kFp8StaticTensorSym") if inputs.get("qscheme") == "per_tensor" else None
 
 
+def _static_by_channel(weights: Any, inputs: Any) -> bool:
+    """FP8 on both sides, with static scales of the activations that are not one for the whole tensor."""
+    if not (isinstance(weights, dict) and isinstance(inputs, dict)):
+        return False
+    kinds = weights.get("dtype"), inputs.get("dtype"), weights.get("is_dynamic"), inputs.get("is_dynamic")
+    fits = weights.get("qscheme") in ("per_tensor", "per_channel")
+    return kinds == ("fp8_e4m3", "fp8_e4m3", False, False) and fits and inputs.get("qscheme") == "per_channel"
+
+
 def check_quark(quant: dict[str, Any], capability: Capability, p: Projection) -> None:
     """Raise Refusal where a linear layer's scheme wants a newer GPU."""
+    whole = quant.get("global_quant_config")
+    one = isinstance(whole, dict) and not (quant.get("layer_quant_config") or quant.get("layer_type_quant_config"))
+    if one and isinstance(whole, dict) and _static_by_channel(whole.get("weight"), whole.get("input_tensors")):
+        raise Refusal(
+            "model_init",
+            f"NotImplementedError: No quark compatible scheme was found. Weight config: {whole['weight']}, Input "
+            f"config: {whole['input_tensors']}",
+            _WHERE,
+        )
     have = capability.major * 10 + capability.minor
     if fp8_keys(quant) is not None and have < _LEAST_FP8:
         raise Refusal(
