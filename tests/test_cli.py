@@ -165,8 +165,8 @@ def test_secrets_in_the_command_are_not_printed(attnfit: Run, command: list[str]
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--gpu-memory-utilization", "5"], "more than 0 and at most 1"),
-        (["--max-num-seqs", "0"], "at least 1"),
+        (["--num-gpu-blocks-override", "0"], "more than 0"),
+        (["--max-num-seqs", "99999"], "give --max-num-batched-tokens 99999 too"),
         (["--tensor-parallel-size", "8", "--data-parallel-size", "8"], "64 GPUs are needed"),
     ],
 )

@@ -15,6 +15,7 @@ from attnfit.engines.vllm.launch.modes import check_lora, check_microbatches, ch
 from attnfit.engines.vllm.launch.sizes import Sizes
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
+from attnfit.errors import did_you_mean
 
 
 def cache_state(way: Way, info: ModelInfo, node: HfConfig, pooling: bool, hybrid: bool) -> tuple[bool, CacheState]:
@@ -27,7 +28,7 @@ def cache_state(way: Way, info: ModelInfo, node: HfConfig, pooling: bool, hybrid
     prefix = way.flags.get("enable_prefix_caching")
     block = way.whole("block_size")
     if block is not None and block <= 0:
-        raise Unknown(f"--block-size {block} is not positive")
+        raise Unknown(f"how vLLM {way.release} fails with --block-size {block}; give 1 or more, or drop it")
     return bool(chunked_ok if chunked is None else chunked), CacheState(
         block_size=16 if block is None else block,
         enable_prefix_caching=bool(prefix_ok if prefix is None else prefix),
@@ -92,6 +93,7 @@ def attention_backend(way: Way, attention: dict[str, Any], kv: str) -> None:
     if isinstance(attention.get("backend"), str):
         name = attention["backend"]
         attention["backend"] = None if name.lower() == "auto" else name.upper()
+    _known_backend(way, attention)
     if attention.get("backend") in ("CUTLASS_MSA", "TRITON_MSA"):
         attention["backend"] = None
     version = attention.get("flash_attn_version")
@@ -99,12 +101,28 @@ def attention_backend(way: Way, attention: dict[str, Any], kv: str) -> None:
         attention["flash_attn_version"] = 2
 
 
+def _known_backend(way: Way, attention: dict[str, Any]) -> None:
+    """A name that is no member of the release's enum: its metaclass raises (0.13 on: attention/backends/registry.py)."""
+    from attnfit.engines.vllm.flags import load_table
+
+    name, found = attention.get("backend"), load_table(way.release).classes.get("AttentionBackendEnum", {})
+    if not isinstance(name, str) or "meta" not in found or name in found["enum"]:
+        return
+    text = f"Unknown attention backend: '{name}'. Valid options are: {', '.join(found['enum'])}"
+    way.met(plain("ValueError", text, "vllm/v1/attention/backends/registry.py"))
+    close = did_you_mean(name, found["enum"])
+    way.notes.append(f"{name} is no attention backend{close or '; attnfit backends lists them'}")
+    attention["backend"] = None
+
+
 def groups_of(way: Way, is_moe: bool) -> parallel.Parallel:
     try:
-        return parallel.resolve_parallel(way.flags, is_moe, way.gpus)
+        return parallel.resolve_parallel(way.flags, is_moe, way.gpus, way.release)
     except Refusal as refusal:
         way.met(refusal)
-        return parallel.Parallel(tp=way.whole("tensor_parallel_size") or 1, pp=1, dp=1, dcp=1, pcp=1, expert=False)
+        return parallel.Parallel(
+            tp=max(1, way.whole("tensor_parallel_size") or 1), pp=1, dp=1, dcp=1, pcp=1, expert=False
+        )
 
 
 def hooks_and_lengths(

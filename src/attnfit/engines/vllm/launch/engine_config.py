@@ -24,6 +24,7 @@ from attnfit.engines.vllm.launch.cache_side import (
     settled_block_size,
 )
 from attnfit.engines.vllm.launch.draft import limit_to_draft, resolve_speculative
+from attnfit.engines.vllm.launch.field_bounds import check_fields, out_of_bounds
 from attnfit.engines.vllm.launch.forced import settle_backend
 from attnfit.engines.vllm.launch.hooks import hook_of
 from attnfit.engines.vllm.launch.model_side import (
@@ -115,6 +116,8 @@ def _first_refusal(way: Way) -> Resolution:
 def _run(way: Way) -> Resolution:
     if not way.proven:
         way.notes.append(f"the way from config.json to the selector was proven on vLLM {', '.join(tables.PROVEN)} only")
+    if (refusal := out_of_bounds(way.release, way.flags, "ModelConfig")) is not None:
+        raise refusal  # nothing that follows would mean anything
     node = load_node(way)
     text = node.text()
     mla_off = way.on("VLLM_MLA_DISABLE")
@@ -136,6 +139,7 @@ def _run(way: Way) -> Resolution:
     method = quant_method(way, checkpoint, sizes.model_type)
     positive_length(way, length)
     hybrid = is_hybrid(way, info, node)
+    check_fields(way, "CacheConfig")
     chunked, cache = cache_state(way, info, node, pooling, hybrid)
     kv, skip, attention = kv_and_attention(way, node, text, checkpoint, hybrid)
     groups = groups_of(way, sizes.num_experts > 0)
@@ -146,6 +150,7 @@ def _run(way: Way) -> Resolution:
     seqs, tokens = check_scheduler(way, groups, length, chunked, info)
     attention_backend(way, attention, kv)
     settle_backend(way, node, text, attention, use_mla)
+    check_fields(way, "UVAOffloadConfig")
     # VllmConfig.__post_init__
     hooks_and_lengths(way, node, text, hook, cache, attention, chunked, hybrid, length, kv)
     hooked = info.architecture if info.architecture in way.facts["kv_hooks"] else info.registered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnfit.engines.vllm.launch.arch import ModelInfo
+from attnfit.engines.vllm.launch.field_bounds import check_fields, scheduler_sizes
 from attnfit.engines.vllm.launch.messages import assertion, plain, value_error
 from attnfit.engines.vllm.launch.parallel import Parallel
 from attnfit.engines.vllm.launch.state import Unknown
@@ -20,6 +21,7 @@ def check_scheduler(
     they do not follow from what was given.
     """
     seqs, tokens = way.whole("max_num_seqs"), way.whole("max_num_batched_tokens")
+    check_fields(way, "SchedulerConfig", scheduler_sizes(way, seqs, tokens, length))
     if tokens is not None and not chunked and tokens < length:
         way.met(
             value_error(

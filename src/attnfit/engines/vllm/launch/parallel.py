@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from attnfit.engines.vllm.launch.arch import ModelInfo
+from attnfit.engines.vllm.launch.field_bounds import out_of_bounds
 from attnfit.engines.vllm.launch.messages import assertion, plain, value_error
 from attnfit.engines.vllm.launch.sizes import Sizes
 from attnfit.engines.vllm.launch.state import ParsedFlags, Unknown
@@ -39,7 +40,7 @@ def _count(flags: ParsedFlags, dest: str) -> int:
     return value
 
 
-def resolve_parallel(flags: ParsedFlags, is_moe: bool, gpus: int | None) -> Parallel:
+def resolve_parallel(flags: ParsedFlags, is_moe: bool, gpus: int | None, release: str) -> Parallel:
     """The groups as ParallelConfig takes them. `gpus` is what one node has (None: not checked). Raises Refusal."""
     p = Parallel(
         tp=_count(flags, "tensor_parallel_size"),
@@ -51,9 +52,13 @@ def resolve_parallel(flags: ParsedFlags, is_moe: bool, gpus: int | None) -> Para
         nnodes=_count(flags, "nnodes"),
     )
     _launch_options(flags, p, is_moe)
+    if (refusal := out_of_bounds(release, flags, "ParallelConfig")) is not None:
+        raise refusal
     for name in ("tp", "pp", "dp", "dcp", "pcp", "nnodes"):
         if getattr(p, name) < 1:
-            raise Unknown(f"{name} size is {getattr(p, name)}, not positive")
+            raise Unknown(
+                f"how vLLM {release} fails with {name} size {getattr(p, name)}; give 1 or more, or drop the flag"
+            )
     if flags.get("enable_eplb"):
         _eplb(p)
     backend = flags.get("distributed_executor_backend")

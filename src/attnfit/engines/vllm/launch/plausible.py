@@ -34,8 +34,8 @@ FLAGS: dict[str, Bounds] = {
     "nnodes": Bounds(1, where="vllm/config/parallel.py:326"),
     "node_rank": Bounds(0, where="vllm/config/parallel.py:323"),
     "num_gpu_blocks_override": Bounds(0, above=True, where="a number of blocks"),
-    "port": Bounds(0, 65535, where="a TCP port"),
 }
+_MOST_TOKENS = 16384  # max_num_batched_tokens by default on the largest GPUs, 0.33.0 get_batch_defaults
 _ELSEWHERE = ("nnodes", "data_parallel_size_local", "data_parallel_address", "data_parallel_hybrid_lb", "headless")
 
 
@@ -51,6 +51,12 @@ def doubts(config: dict[str, Any], cfg: EngineConfig, gpus: int | None) -> Itera
 
 
 def _flags(flags: ParsedFlags) -> Iterator[str]:
+    seqs, tokens = flags.values.get("max_num_seqs"), flags.values.get("max_num_batched_tokens")
+    if isinstance(seqs, int) and tokens is None and seqs > _MOST_TOKENS:
+        yield (
+            f"--max-num-seqs {seqs} is more than the tokens a batch has by itself ({_MOST_TOKENS} at most), which the "
+            f"engine refuses; give --max-num-batched-tokens {seqs} too, or a smaller number"
+        )
     for name, bounds in FLAGS.items():
         value = flags.values.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -60,4 +66,7 @@ def _flags(flags: ParsedFlags) -> Iterator[str]:
             least = f"more than {bounds.least:g}" if bounds.above else f"at least {bounds.least:g}"
             most = "" if bounds.most == float("inf") else f" and at most {bounds.most:g}"
             flag = f"--{name.replace('_', '-')}"
-            yield f"{flag} {value} is outside what the engine takes: {least}{most} ({bounds.where})"
+            yield (
+                f"how the engine fails with {flag} {value}: it should be {least}{most} ({bounds.where}); give such a "
+                "value, or drop the flag"
+            )
