@@ -1,4 +1,4 @@
-"""Values that a configuration class refuses by itself are refused in the engine's own words, as a real 0.33.0 said them."""
+"""Values that a configuration class refuses by itself are refused in the engine's words, as a real 0.33.0 said them."""
 
 from __future__ import annotations
 
@@ -99,10 +99,16 @@ def test_a_server_cannot_listen_on_a_port_that_is_none() -> None:
     assert ask("--port", "99999999")["ok"] is True  # bare flags start no server
 
 
-def test_where_a_release_does_not_say_it_the_answer_is_unknown_with_a_next_step() -> None:
-    reply = ask("-tp", "0", release="0.16.0")  # bounded from 0.23 on
+def test_where_a_release_does_not_say_it_the_answer_is_unknown_with_a_next_step(tmp_path: Path) -> None:
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256,
+             "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 64, "intermediate_size": 512,
+             "torch_dtype": "bfloat16", "max_position_embeddings": 64}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(llama), "utf-8")
+    reply = ask("-tp", "0", release="0.16.0", model=str(tmp_path))  # bounded from 0.23 on
     assert (reply["ok"], reply["exit_code"]) == (None, 3)
     assert "0.16.0" in reply["unknown"][0]
     assert "give 1 or more" in reply["unknown"][0]
-    assert ask("--gpu-memory-utilization", "90", release="0.16.0")["ok"] is False
+    assert ask("--gpu-memory-utilization", "90", release="0.16.0", model=str(tmp_path))["error"].startswith(
+        "ValidationError: 1 validation error for CacheConfig"
+    )
     assert "or drop the flag" in ask("--num-gpu-blocks-override", "0")["unknown"][0]

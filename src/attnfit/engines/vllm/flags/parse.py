@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnfit.engines.vllm.flags import convert, prepare, schema
@@ -53,7 +53,7 @@ def parse_flags(
     except EngineError as e:
         raise refusal(e.text, e.text) from None
     except ParserError as e:
-        hint = did_you_mean(e.option.split("=")[0], parser.options) if e.message.startswith("unrecognized") else ""
+        hint = _meant(e.option, parser.options) if e.message.startswith("unrecognized") else ""
         raise refusal(f"ValueError: argument parser refused the flags (exit {e.code})", e.message + hint) from None
     if converter.unknown is not None:
         raise converter.unknown
@@ -61,6 +61,15 @@ def parse_flags(
         values["model"] = values["model_tag"]
     defaults = {f.dest: f.default for f in table.flags if f.default != "==SUPPRESS=="}
     return ParsedFlags(values=values, defaults=defaults, env=dict(env or {}))
+
+
+def _meant(given: str, options: Iterable[str]) -> str:
+    """The long option that a misspelt one is close to; dashes, which all of them share, do not count."""
+    if not given.startswith("--"):
+        return ""
+    names = {option.strip("-"): option for option in options if option.startswith("--")}
+    found = did_you_mean(given.partition("=")[0].strip("-"), names, cutoff=0.75)
+    return found.replace("mean '", "mean '--")
 
 
 def _top_level(args: list[str]) -> None:

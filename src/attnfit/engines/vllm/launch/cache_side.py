@@ -102,7 +102,7 @@ def attention_backend(way: Way, attention: dict[str, Any], kv: str) -> None:
 
 
 def _known_backend(way: Way, attention: dict[str, Any]) -> None:
-    """A name that is no member of the release's enum: its metaclass raises (0.13 on: attention/backends/registry.py)."""
+    """A name that is no member of the release's enum: its metaclass raises (attention/backends/registry.py)."""
     from attnfit.engines.vllm.flags import load_table
 
     name, found = attention.get("backend"), load_table(way.release).classes.get("AttentionBackendEnum", {})
@@ -110,7 +110,7 @@ def _known_backend(way: Way, attention: dict[str, Any]) -> None:
         return
     text = f"Unknown attention backend: '{name}'. Valid options are: {', '.join(found['enum'])}"
     way.met(plain("ValueError", text, "vllm/v1/attention/backends/registry.py"))
-    close = did_you_mean(name, found["enum"])
+    close = did_you_mean(name.replace("-", "_"), found["enum"], beginning=True)
     way.notes.append(f"{name} is no attention backend{close or '; attnfit backends lists them'}")
     attention["backend"] = None
 
