@@ -9,7 +9,7 @@ from attnfit import gpus
 from attnfit.core import Capability
 from attnfit.errors import UsageError
 
-FIGURES = ("capability", "memory_gb", "memory_mib", "bandwidth_gbs", "sms")
+FIGURES = ("capability", "memory_gb", "memory_mib", "cuda_gib", "bandwidth_gbs", "sms")
 
 CAPABILITY = {
     "V100": "7.0", "Titan V": "7.0", "xavier": "7.2", "T4": "7.5", "2080ti": "7.5", "quadro-rtx-8000": "7.5",

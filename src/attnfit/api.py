@@ -111,7 +111,7 @@ def check(
     if launch.ok:
         weights = _weights(files)
         launch.fit = measure(request, weights)
-        if planned and verdict(launch) == "breaks" and launch.fit is not None:
+        if planned and verdict(launch) == "breaks" and launch.fit is not None and not launch.fit.files:
             steps = room(chosen, request, launch.fit, weights, render)
     return Report(
         verdict=verdict(launch),
@@ -130,17 +130,21 @@ def _weights(files: ModelFiles) -> engines.Weights:
     """The checkpoint's tensors, from the headers of its files, or why they are not known."""
     if files.gguf is not None:
         return _gguf_weights(files.gguf.files)
-    from attnfit.inputs.weights import weights_or_why
+    from attnfit.inputs.weights import examine
 
-    found, why = weights_or_why(files)
-    if found is None:
-        return engines.Weights(None, why)
-    return engines.Weights({name: (t.dtype, t.shape, t.nbytes) for name, t in found.tensors.items()})
+    found = examine(files)
+    if found.checkpoint is None:
+        return engines.Weights(None, found.why, found.broken, found.doubt)
+    tensors = {name: (t.dtype, t.shape, t.nbytes) for name, t in found.checkpoint.tensors.items()}
+    return engines.Weights(tensors, doubt=found.doubt)
 
 
 def _gguf_weights(files: GgufFiles) -> engines.Weights:
     if files.missing:
-        return engines.Weights(None, f"parts of the GGUF set are missing: {', '.join(files.missing[:3])}")
+        why = f"parts of the GGUF set are missing: {', '.join(files.missing[:3])}"
+        return engines.Weights(None, why, doubt=f"{why}; download them")
+    if files.broken:
+        return engines.Weights(None, files.broken, broken=files.broken)
     if any(tensor.nbytes is None for tensor in files.tensors):
         return engines.Weights(None, "the GGUF file has tensors of a type that is not known")
     from attnfit.inputs.gguf.tensor_types import name_of

@@ -38,7 +38,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     vendor: str = "nvidia"
     capability: Capability | None = None  # None: not covered (AMD, Intel) -> every verdict is unknown
-    memory_gib: float | None = None
+    memory_gib: float | None = None  # as the driver reports it, else as sold
+    cuda_gib: tuple[float, float] | None = None  # as a CUDA program sees it, at least and at most; None: memory_gib
     bandwidth_gbs: float | None = None
     smem_per_block_kib: float | None = None  # opt-in maximum of shared memory per thread block
 

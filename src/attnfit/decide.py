@@ -6,6 +6,7 @@ import msgspec
 
 from attnfit.core import Fit, Gpu, Launch, Model
 from attnfit.engines import Release, Weights
+from attnfit.fit.mixed import combine
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,10 +40,9 @@ def decide(request: Request) -> Launch:
 
 
 def measure(request: Request, weights: Weights) -> Fit | None:
-    """Whether a launch that passes fits into memory: the worst answer of the kinds of GPU given."""
-    worst: Fit | None = None
-    order = ("breaks", "unknown", "may break", "fits")
-    for gpu, _ in request.gpus:
+    """Whether a launch that passes fits into memory, on mixed GPUs as `fit.mixed` says. None: not measured."""
+    kinds: list[tuple[str, int, Fit]] = []
+    for gpu, count in request.gpus:
         this = request.release.fit(
             request.model,
             gpu,
@@ -54,9 +54,9 @@ def measure(request: Request, weights: Weights) -> Fit | None:
             env=request.env,
             weights=weights,
         )
-        if this is not None and (worst is None or order.index(this.verdict) < order.index(worst.verdict)):
-            worst = this
-    return worst
+        if this is not None:
+            kinds.append((gpu.name, count, this))
+    return combine(kinds) if kinds else None
 
 
 def verdict(launch: Launch) -> str:

@@ -15,10 +15,16 @@ ENGINES = ("vllm",)
 
 
 class Weights(NamedTuple):
-    """The tensors of a checkpoint: name -> (dtype as safetensors names it, shape, bytes), or why they are not known."""
+    """The tensors of a checkpoint: name -> (dtype as safetensors names it, shape, bytes), or why they are not known.
+
+    `broken`: what is wrong with its files, where no engine can load them (a file missing, cut off, not one at all).
+    `doubt`: what may be.
+    """
 
     tensors: Mapping[str, tuple[str, tuple[int, ...], int]] | None
     why: str = ""
+    broken: str = ""
+    doubt: str = ""
 
 
 class Release(Protocol):

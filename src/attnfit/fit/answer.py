@@ -10,12 +10,16 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: str  # "fits" | "may break" | "breaks" | "unknown"
     why: str  # one sentence
+    files: str = ""  # what is wrong with the weight files ("breaks"), or may be ("unknown")
+    gpus: int | None = None  # of one machine that the launch uses; None: on several machines, or not known
     memory: int | None = None  # bytes of the GPU; None: not known
+    usable: tuple[int, int] | None = None  # of these a CUDA program sees, at least and at most
     utilization: float | None = None  # the share of it that the engine may use
     weights: tuple[int, int] | None = None
     weights_from: str = ""  # where that comes from
     overhead: tuple[int, int] | None = None  # activations, CUDA graphs, libraries: an estimate
     kv_cache: tuple[int, int] | None = None  # what is left for the KV cache
+    kv_cache_asked: str = ""  # the flag that fixes its size instead
     token_bytes: float | None = None  # KV cache of one token, of a request of the served length
     request_bytes: int | None = None  # KV cache of one request of the served length
     length: int | None = None  # served length in tokens

@@ -29,6 +29,8 @@ class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cc: str | None = msgspec.field(default=None, name="capability")  # as written in the file, "12.0"
     memory_gb: float | None = None  # as sold
     memory_mib: int | None = None  # as the driver reports it
+    cuda_gib: tuple[float, float] | None = None  # as CUDA reports it, where that was seen
+    shared_memory: bool = False  # the CPU's programs live in the same memory
     bandwidth_gbs: float | None = None
     sms: int | None = None
     aliases: tuple[str, ...] = ()
@@ -50,9 +52,22 @@ class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             vendor=self.vendor,
             capability=self.capability,
             memory_gib=round(memory, 2) if memory is not None else None,
+            cuda_gib=self.cuda_gib or (None if memory is None else _cuda(memory, self)),
             bandwidth_gbs=self.bandwidth_gbs,
             smem_per_block_kib=capabilities().get(self.capability) if self.capability else None,
         )
+
+
+def _cuda(memory: float, entry: GpuEntry | None) -> tuple[float, float]:
+    """What `cudaMemGetInfo` calls the total of a GPU with `memory` GiB, at least and at most (docs/gpus.md).
+
+    The driver keeps some of what it reports: 0.3 GiB of 24 (RTX 3090), 0.5 of 22.5 (A10G), 0.75 of 40 and 0.85 of 80
+    (A100). As sold is more: ECC and, where the CPU shares it, the system's own part are counted in.
+    """
+    if entry is not None and entry.memory_mib is None:
+        least, most = (0.82, 0.98) if entry.shared_memory else (0.9, 1.0)
+        return round(memory * least, 2), round(memory * most, 2)
+    return round(max(0.0, memory * 0.99 - 0.4), 2), round(memory, 2)
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -147,10 +162,13 @@ def by_device_name(name: str, capability: Capability, memory_mib: float | None =
     memory_gib = round(memory_mib / _MIB_PER_GIB, 2) if memory_mib else None
     if not entries:
         smem = capabilities().get(capability)
-        gpu = Gpu(name=name, capability=capability, memory_gib=memory_gib, smem_per_block_kib=smem)
+        seen = None if memory_gib is None else _cuda(memory_gib, None)
+        gpu = Gpu(name=name, capability=capability, memory_gib=memory_gib, cuda_gib=seen, smem_per_block_kib=smem)
         return Match(gpu, note=f"{name!r} is not in the catalogue; only what the driver reports is known of it")
     entry = entries[0] if memory_gib is None else min(entries, key=lambda e: _distance(e, memory_gib))
-    return Match(msgspec.structs.replace(entry.gpu, memory_gib=memory_gib or entry.gpu.memory_gib), entry)
+    if memory_gib is None or entry.shared_memory:
+        return Match(entry.gpu, entry)
+    return Match(msgspec.structs.replace(entry.gpu, memory_gib=memory_gib, cuda_gib=_cuda(memory_gib, None)), entry)
 
 
 def _distance(entry: GpuEntry, memory_gib: float) -> float:

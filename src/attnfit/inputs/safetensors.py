@@ -7,6 +7,7 @@ JSON, then the data without gaps. Only the header is read, so a file of 100 GB c
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from attnfit.inputs.ranges import Source
 
 MOST_HEADER = 100_000_000  # bytes; the format's own reader refuses more
 MOST_TENSORS = 300_000  # in one file; the largest checkpoint known has some 280,000 in all of its files
+MOST_PARTS = 2_000  # files of one checkpoint
 _MOST_COMMAS = 16 * MOST_TENSORS
 #: bits of one element
 BITS: dict[str, int] = {
@@ -26,6 +28,10 @@ BITS: dict[str, int] = {
 }  # fmt: skip
 INDEX = "model.safetensors.index.json"
 MOST_INDEX = 100 << 20  # bytes of an index file
+
+
+class BrokenFile(InputError):
+    """A file that is certainly not whole: an engine cannot load it either."""
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +78,7 @@ def read_header(source: Source) -> dict[str, Tensor]:
     size = source.size
     head = source.read(0, 8)
     if head.startswith(b"version "):
-        raise InputError(f"{name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
+        raise BrokenFile(f"{name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
     if len(head) < 8:
         raise _broken(name, f"it has only {len(head)} bytes")
     length = int.from_bytes(head, "little")
@@ -130,8 +136,8 @@ def _tensors(name: str, entries: dict[str, _Entry], data: int | None) -> dict[st
     return {key: tensor for _, _, key, tensor in found}
 
 
-def _broken(name: str, why: str) -> InputError:
-    return InputError(f"{name} is no whole safetensors file: {why}; download it again")
+def _broken(name: str, why: str) -> BrokenFile:
+    return BrokenFile(f"{name} is no whole safetensors file: {why}; download it again")
 
 
 def weight_files(names: Iterable[str], index: Mapping[str, Any] | None) -> list[str]:
@@ -144,15 +150,31 @@ def weight_files(names: Iterable[str], index: Mapping[str, Any] | None) -> list[
     if index is not None:
         mapped = index.get("weight_map")
         if not isinstance(mapped, dict) or not all(isinstance(f, str) for f in mapped.values()):
-            raise InputError(f"{INDEX} has no weight_map of tensor names to file names; download it again")
+            raise BrokenFile(f"{INDEX} has no weight_map of tensor names to file names; download it again")
         wanted = sorted(set(mapped.values()))
         missing = [f for f in wanted if f not in here]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise InputError(f"{INDEX} names {missing[0]!r}{more}, which is not there; download the model again")
+            raise BrokenFile(f"{INDEX} names {missing[0]!r}{more}, which is not there; download the model again")
         return wanted
     own = sorted(n for n in here if not n.startswith("consolidated"))
     return own or sorted(here)
+
+
+_PART = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.safetensors)", re.DOTALL)
+
+
+def missing_parts(names: Iterable[str]) -> list[str]:
+    """The files that the names of the others (`NAME-00001-of-00002.safetensors`) say there should be."""
+    here = set(names)
+    missing: dict[str, None] = {}
+    for name in sorted(here):
+        if (part := _PART.fullmatch(name)) is not None:
+            for number in range(1, min(int(part[4]), MOST_PARTS) + 1):
+                wanted = f"{part[1]}{number:05d}{part[3]}{part[4]}{part[5]}"
+                if wanted not in here:
+                    missing[wanted] = None
+    return list(missing)
 
 
 def read_checkpoint(

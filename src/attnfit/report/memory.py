@@ -12,14 +12,16 @@ GIB = 1 << 30
 def lines(fit: Fit) -> Iterator[tuple[str, str]]:
     """(name, sentence) of each figure that is known."""
     if fit.memory is not None and fit.utilization is not None:
-        allowed = fit.memory * fit.utilization / GIB
-        yield "memory", f"{allowed:.2f} GiB of each GPU's {fit.memory / GIB:.2f} for the engine ({fit.utilization:g})"
+        seen = fit.usable or (fit.memory, fit.memory)
+        allowed = gib((int(seen[0] * fit.utilization), int(seen[1] * fit.utilization)))
+        yield "memory", f"{allowed} of each GPU's {fit.memory / GIB:.2f} for the engine ({fit.utilization:g})"
     if fit.weights is not None:
         yield "weights", f"{gib(fit.weights)} on the fullest rank, from {fit.weights_from}"
     if fit.overhead is not None and fit.weights is not None:
         yield "besides", f"{gib(fit.overhead)} for activations, CUDA graphs and libraries, estimated"
     if fit.token_bytes is not None and fit.request_bytes is not None:
-        left = f"{gib(fit.kv_cache)} left for it; " if fit.kv_cache is not None else ""
+        how = f"given by {fit.kv_cache_asked}" if fit.kv_cache_asked else "left for it"
+        left = f"{gib(fit.kv_cache)} {how}; " if fit.kv_cache is not None else ""
         yield (
             "kv cache",
             f"{left}{fit.request_bytes / GIB:.2f} GiB for a request of {fit.length:,} tokens, "

@@ -50,9 +50,13 @@ def verdict_line(report: Report) -> str:
         sentence = f"{release} passes every gate we know{on and ', '}{on}"
         if report.may_break:
             sentence = f"{release}{on and ' '}{on}; it may run out of memory"
+        elif report.launch.fit is not None and report.launch.fit.files:
+            sentence = f"{release}{on and ' '}{on}; but its weights may not load: {report.launch.fit.files}"
     elif report.verdict == "breaks":
         why = report.launch.fit.why if report.launch.fit else ""
-        sentence = f"{release} would start and run out of memory: {why}"
+        broken = report.launch.fit is not None and report.launch.fit.files
+        what = "cannot load these weights" if broken else "would start and run out of memory"
+        sentence = f"{release} {what}: {why}"
     elif report.verdict == "refused":
         sentence = f"{release} refuses this launch at stage {report.launch.stage}"
     else:

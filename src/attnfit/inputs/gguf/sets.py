@@ -32,6 +32,7 @@ class GgufFiles(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...]  # parts that are not there
     tensors: tuple[Tensor, ...]
     notes: tuple[str, ...] = ()
+    broken: str = ""  # what is wrong with a part that ends too early
 
     @property
     def architecture(self) -> str:
@@ -103,6 +104,7 @@ def read_set(source: Source, beside: Beside) -> GgufFiles:
     if parts > MOST_PARTS:
         raise InputError(f"{source.name} is one of {parts:,} parts; more than {MOST_PARTS:,} are not read")
     tensors, names, missing = list(header.tensors), [name], []
+    broken = notes[0] if notes else ""
     for other in range(2, parts + 1):
         part = f"{match[1]}{other:05d}{match[3]}{match[4]}{match[5]}" if match else f"part {other}"
         found = _part(part, beside, notes) if match else None
@@ -110,6 +112,7 @@ def read_set(source: Source, beside: Beside) -> GgufFiles:
             missing.append(part)
         else:
             names.append(part)
+            broken = broken or (_cut_off(found) if found.cut_off else "")
             tensors += found.tensors
             if len(tensors) > MOST_TENSORS:
                 raise InputError(f"{source.name} and its parts list more than {MOST_TENSORS:,} tensors; no model does")
@@ -123,6 +126,7 @@ def read_set(source: Source, beside: Beside) -> GgufFiles:
         missing=tuple(missing),
         tensors=tuple(tensors),
         notes=tuple(notes),
+        broken=broken,
     )
 
 

@@ -35,11 +35,13 @@ _MOE = frozenset({"Qwen3MoeForCausalLM", "MiniMaxM2ForCausalLM", "Glm4MoeForCaus
 _LATENT = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM",
                      "KimiK25ForConditionalGeneration"})  # fmt: skip
 _DELTA = frozenset({"Qwen3NextForCausalLM", "Qwen3_5MoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration"})
+#: architectures whose tensors are known, every layer with some of its own
+DERIVED = _DENSE | _MOE | _LATENT | _DELTA
 
 
 def derive(cfg: EngineConfig) -> Derived:
     """Raises Unknown for an architecture or a quantisation that is not derived."""
-    if cfg.architecture not in _DENSE | _MOE | _LATENT | _DELTA:
+    if cfg.architecture not in DERIVED:
         raise Unknown(
             f"the weights of {cfg.architecture} (no safetensors files at hand, and not derived from a config)"
         )
