@@ -40,6 +40,9 @@ def linear_steps(cfg: EngineConfig, capability: Capability) -> Iterator[LayerChe
         first = next((index for index, _, p in projections(cfg) if p.name.endswith(".qkv_proj") and p.root), 0)
         yield first, 1, partial(ct_scheme.check_kv_scheme, cfg.quant_config or {})  # attention, once it has a backend
     skipped = excluded_modules(cfg.quant_config or {})
+    kimi = cfg.architecture == "KimiK3ForConditionalGeneration" and cfg.tp > 1
+    if kimi and not is_skipped(_KDA, skipped, cfg.quantization):
+        yield 0, 0, partial(_padded, cfg)
     for index, place, p in projections(cfg):
         if cfg.quantization == "inc" or not is_skipped(p, skipped, cfg.quantization):
             yield index, place, partial(check, p)
@@ -70,6 +73,20 @@ def _check(cfg: EngineConfig, capability: Capability) -> Check | None:
     elif str(method).startswith("modelopt"):
         return partial(_modelopt, quant)
     return None
+
+
+#: kimi_k3/nvidia/kda.py:653, the first layer's
+_KDA = Projection(
+    "self_attn.in_proj_qkvgfab", 0, (), "column", root="language_model.model.layers.0",
+    parts=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+)  # fmt: skip
+
+
+def _padded(cfg: EngineConfig) -> None:
+    """kimi_k3/nvidia/kda.py:128 pads a `weight`, which packed formats do not have."""
+    packed = any("pack" in str(part) for part in (cfg.quant_config or {}).get("config_groups", {}).values())
+    if cfg.quantization in (*AWQ, *GPTQ, "inc") or packed or "pack" in str((cfg.quant_config or {}).get("format")):
+        raise Unknown("whether Kimi-K3's padded projections take packed weights")
 
 
 def _compressed_tensors(cfg: EngineConfig, capability: Capability, p: Projection) -> None:

@@ -125,14 +125,23 @@ def _gated_delta(cfg: EngineConfig) -> list[Projection]:
     values = int(t["linear_num_value_heads"]) * int(t.get("linear_value_head_dim") or 0)
     hidden = _hidden(cfg)
     mixed: tuple[int, ...] = (2 * (keys + values) // tp,)
-    gates: tuple[int, ...] = (2 * int(t["linear_num_value_heads"]) // tp,)
+    number = int(t["linear_num_value_heads"])
+    gates: tuple[int, ...] = (2 * number // tp,)
     parts: tuple[str, ...] = ()
-    if cfg.architecture != "Qwen3NextForCausalLM":  # b and a are one narrow matrix that block scales leave alone
-        mixed, gates = (keys // tp, keys // tp, values // tp, values // tp), ()
+    narrow: tuple[str, ...] = ()
+    if cfg.architecture != "Qwen3NextForCausalLM":
+        mixed = (keys // tp, keys // tp, values // tp, values // tp)
+        whole = cfg.quantization in (
+            "auto_awq",
+            "auto_gptq",
+            "inc",
+        )  # too narrow for Marlin, so every rank has all of it
+        gates = (number, number) if whole else (number // tp, number // tp)
         parts = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z")
+        narrow = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
     return [
         Projection("linear_attn.in_proj_qkvz", hidden, mixed, "column", parts=parts),
-        Projection("linear_attn.in_proj_ba", hidden, gates, "column"),
+        Projection("linear_attn.in_proj_ba", hidden, gates, "column", parts=narrow),
         Projection("linear_attn.out_proj", values // tp, (hidden,), "row", values),
     ]
 
