@@ -15,7 +15,7 @@ from attnfit.engines.vllm.flags import load_table, parse_flags
 from attnfit.engines.vllm.launch import blocks, construct, engine_config, kernel_facts, layers
 from attnfit.engines.vllm.launch.expert_blocks import refined_block
 from attnfit.engines.vllm.launch.impl_checks import check_impl
-from attnfit.engines.vllm.launch.linear import check_blocks
+from attnfit.engines.vllm.launch.linear import check_blocks, linear_steps
 from attnfit.engines.vllm.launch.mla_prefill import Dims, choose_prefill, prefill_priorities
 from attnfit.engines.vllm.launch.moe import MoeLayer, MoeParallel, humming_first, in_capabilities
 from attnfit.engines.vllm.launch.moe_select import Scheme, select
@@ -196,6 +196,29 @@ def test_block_scales_that_a_shard_would_cut_are_refused_as_the_engine_does() ->
     with pytest.raises(Refusal, match=r"Weight input_size_per_partition = 1216 is not divisible by .* block_k = 128"):
         check_blocks(projection(), 128, 128, 8)
     check_blocks(projection(inputs=1280), 128, 128, 8)
+
+
+@pytest.mark.parametrize("method", ["mxfp4", "mxfp8"])
+@pytest.mark.parametrize(("inner", "tp", "refused"), [(4304, 1, 4304), (4304, 2, 2152), (4096, 2, None)])
+def test_weights_quantised_while_they_load_need_inputs_in_blocks_of_32(
+    method: str, inner: int, tp: int, refused: int | None
+) -> None:
+    text = {"hidden_size": 4096, "num_hidden_layers": 4, "vocab_size": 32000, "intermediate_size": inner}
+    cfg = config(quantization=method, tp=tp, text={**text, "num_attention_heads": 32, "num_key_value_heads": 8})
+    assert refusals(linear_steps(cfg, Capability(10, 0))) == [
+        f"ValueError: {method.upper()} requires input_size_per_partition ({refused}) to be divisible by 32."
+        for _ in range(refused is not None)
+    ]
+
+
+def refusals(steps: Any) -> list[str]:
+    said = []
+    for _, _, step in steps:
+        try:
+            step()
+        except Refusal as refusal:
+            said.append(str(refusal))
+    return said
 
 
 @pytest.mark.parametrize(
