@@ -56,7 +56,10 @@ class Hub:
         self.refs.setdefault(repo, {})[ref] = commit
 
     def fail(self, pattern: str, answer: tuple[int, dict[str, str]] | str, times: int = 10**9) -> None:
-        """Requests whose "METHOD /path" matches get `answer` (status and headers, or "drop", "cut") `times` times."""
+        """Requests whose "METHOD /path" matches get `answer` (status and headers, "drop", "cut", "drip", "vast") `times` times.
+
+        "drip" sends a byte now and then for ever, "vast" a body without end as fast as it can.
+        """
         left = [times]
 
         def fault(request: Request) -> tuple[int, dict[str, str]] | str | None:
@@ -97,6 +100,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 if found == "drop":
                     self.close_connection = True
                     return
+                if found in ("drip", "vast"):
+                    return self.endless(0.05 if found == "drip" else 0.0)
                 if found == "cut":
                     cut = True
                 elif isinstance(found, tuple):
@@ -108,6 +113,23 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if match := re.fullmatch(r"/storage/(.+?)@([0-9a-f]+)/(.+)", path):
                 return self.body(hub.repos[match[1]][match[2]][match[3]], match[3], {}, cut)
             self.send(404, {}, b"")
+
+        def endless(self, pause: float) -> None:
+            self.close_connection = True
+            self.send_response(200)
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("ETag", '"endless"')
+            self.end_headers()
+            never = threading.Event()
+            try:
+                while self.command != "HEAD":
+                    data = b" " if pause else bytes(1 << 20)
+                    hub.sent["endless"] = hub.sent.get("endless", 0) + len(data)
+                    self.wfile.write(data)
+                    self.wfile.flush()
+                    never.wait(pause)
+            except OSError:
+                pass
 
         def commit(self, repo: str, revision: str) -> str | None:
             """The commit, or None after an error was answered."""

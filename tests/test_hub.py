@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from attnfit.errors import InputError, UnknownAnswer, UsageError
 from attnfit.inputs.hub_gguf import by_quant, open_gguf
 from attnfit.inputs.hub_ref import HubRef, HubSettings, hub_settings, parse_ref, settings_of
 from attnfit.inputs.model import read_model
+from attnfit.inputs.waiting import told
 from attnfit.inputs.weights import read_weights
 from gguf_bytes import Builder
 from hub_server import COMMIT, OTHER, Hub
@@ -559,3 +561,54 @@ def test_the_launch_says_how_it_reaches_the_hub(monkeypatch: pytest.MonkeyPatch)
     assert hub_settings(parse_command("vllm serve o/n --hf-token")).token is None  # the stored one
     monkeypatch.delenv("NOT_SET", raising=False)
     assert hub_settings(parse_command(["HF_TOKEN=$NOT_SET", "vllm", "serve", "o/n"])).token is None
+
+
+# --- servers that take their time -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["GET /api/models", "GET .*config.json"])
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setattr("attnfit.inputs.hub.LONGEST", 0.6)
+    hub.fail(pattern, "drip")
+    began = time.monotonic()
+    with pytest.raises(UnknownAnswer, match="does not answer in time"):
+        read_model(GLM)
+    assert time.monotonic() - began < 5
+
+
+def test_headers_that_drip_are_given_up_without_another_try(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnfit.inputs.hub_ranges.LONGEST", 0.3)
+    sharded(hub)
+    hub.fail("GET /storage", "drip")
+    began = time.monotonic()
+    with pytest.raises(UnknownAnswer, match="does not answer in time"):
+        read_weights(read_model(GLM))
+    assert time.monotonic() - began < 5
+
+
+def test_a_list_of_files_without_end_is_not_read_whole(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnfit.inputs.hub.MOST_LISTING", 4 << 20)
+    hub.fail("GET /api/models", "vast")
+    with pytest.raises(UnknownAnswer, match="does not answer as the hub does"):
+        read_model(GLM)
+    assert hub.sent["endless"] < 64 << 20
+
+
+def test_a_config_larger_than_any_is_refused_before_it_is_fetched(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the list of files does not say how large it is."""
+    hub.add(GLM, {"config.json": b" " * (9 << 20)})
+    with pytest.raises(InputError, match="9 MiB"):
+        read_model(GLM)
+    assert hub.sent.get("config.json") is None
+
+
+def test_what_takes_long_is_said_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("attnfit.inputs.waiting.PATIENCE", 0.01)
+    with told("asking the hub"):
+        threading.Event().wait(0.2)
+    assert capsys.readouterr().err == "asking the hub ...\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+NO_MEMORY = "the GPU's memory"  # in `Fit.unknown`
+
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether weights and KV cache fit into one GPU's memory. Pairs are (low, high) bytes of the fullest rank."""

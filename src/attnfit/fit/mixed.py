@@ -34,17 +34,14 @@ def combine(kinds: Sequence[tuple[str, int, Fit]]) -> Fit:
         return msgspec.structs.replace(fit, inputs=inputs)
 
     worst = min(kinds, key=lambda kind: _ORDER.index(kind[2].verdict))
-    alike = len({fit.verdict for _, _, fit in kinds}) == 1
-    if alike or used(worst) or worst[2].verdict != "breaks":
-        return of(worst)
+    certain = min(filter(used, kinds), key=lambda kind: _ORDER.index(kind[2].verdict), default=None)
     if worst[2].files:
         return worst[2]  # the files are the same on every GPU
-    certain = [kind for kind in kinds if used(kind)]
-    for kind in certain:
-        if kind[2].verdict == "breaks":
-            return of(kind)
+    if certain is not None and certain[2].verdict == worst[2].verdict:
+        return of(certain)
+    if worst[2].verdict == "unknown" or len({fit.verdict for _, _, fit in kinds}) == 1:
+        return of(worst)
     name, _, fit = worst
-    n = fit.gpus
-    some = "some" if n is None else f"{n} of the {total}"
-    why = f"it uses {some} GPUs, and CUDA's order decides which; on a {name} {fit.why}"
+    some = "some" if fit.gpus is None else f"{fit.gpus} of the {total}"
+    why = f"it uses {some} GPUs, and CUDA's order decides which; on a {name}, {fit.why}"
     return msgspec.structs.replace(of(worst), verdict="may break", why=why)

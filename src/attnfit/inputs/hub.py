@@ -9,19 +9,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+import msgspec
 
 from attnfit.errors import AttnfitError, InputError, UnknownAnswer
 from attnfit.inputs import hub_kept
 from attnfit.inputs.hub_errors import Unreachable, missing_file, not_a_hub, offline, sentence
-from attnfit.inputs.hub_ranges import ranges
+from attnfit.inputs.hub_ranges import document, ranges
 from attnfit.inputs.hub_ref import HubRef, HubSettings
 from attnfit.inputs.json_file import MOST_BYTES, read_object
 from attnfit.inputs.ranges import FileSource, ReadAhead, Source
+from attnfit.inputs.waiting import told, within
 
-TIMEOUT = 15.0  # seconds for the list of files
+TIMEOUT = 15.0  # seconds without a byte
+LONGEST = 30.0  # seconds for the list of files and all small files together
+MOST_LISTING = 32 << 20  # bytes of a list of files; the largest known has a few MiB
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEADER_WINDOW = 128 << 10  # bytes: most safetensors headers fit
 _GGUF_WINDOW = 1 << 20
@@ -38,6 +45,7 @@ class Repository:
         self.note = note  # why it is not fresh, if it is not
         self.fetched: list[str] = []  # files that this process asked the hub for
         self.asked = 0  # bytes of large files that were read
+        self.spent = 0.0  # seconds that small requests took
 
     @property
     def names(self) -> frozenset[str] | None:
@@ -59,33 +67,49 @@ class Repository:
         """The JSON object in `name`, fetched into huggingface_hub's cache if it is not there."""
         size = (self.files or {}).get(name)
         if size is not None and size > most:
-            raise InputError(f"{self.where(name)} has {size >> 20:,} MiB; no such file has more than {most >> 20}")
-        return read_object(self.path(name), notes, most)
+            raise self._too_large(name, size, most)
+        return read_object(self.path(name, most), notes, most)
 
-    def path(self, name: str) -> Path:
-        """The file in huggingface_hub's cache, fetched if it is not there. Raises UnknownAnswer."""
+    def path(self, name: str, most: int | None = None) -> Path:
+        """The file in huggingface_hub's cache, fetched if it is not there and has at most `most` bytes.
+
+        Raises UnknownAnswer, InputError.
+        """
         if (found := self._cached(name)) is not None:
             return found
         if self.settings.offline:
             raise offline(self.ref, self.settings)
+        with _translated(self.ref, self.settings, self.where(name)), told(f"reading {self.where(name)}"):
+            began = time.monotonic()
+            try:
+                got = within(LONGEST - self.spent, lambda: self._fetched(name, most))
+            finally:
+                self.spent += time.monotonic() - began
+        self.fetched.append(name)
+        return Path(got)
+
+    def _fetched(self, name: str, most: int | None) -> str:
         import huggingface_hub as hub
 
         s = self.settings
-        with _translated(self.ref, s, self.where(name)):
-            # Asked first without a retry: the download would wait, silently and for minutes, for a hub that is busy.
-            url = hub.hf_hub_url(self.ref.repo, name, revision=self.commit, endpoint=s.endpoint)
-            hub.get_hf_file_metadata(url, token=s.token, timeout=TIMEOUT, **_ours())
-            got = hub.hf_hub_download(
-                self.ref.repo,
-                name,
-                revision=self.commit,
-                cache_dir=s.cache,
-                endpoint=s.endpoint,
-                token=s.token,
-                **_ours(),
-            )
-        self.fetched.append(name)
-        return Path(got)
+        # Asked first without a retry: the download would wait, silently and for minutes, for a hub that is busy.
+        url = hub.hf_hub_url(self.ref.repo, name, revision=self.commit, endpoint=s.endpoint)
+        size = hub.get_hf_file_metadata(url, token=s.token, timeout=TIMEOUT, **_ours()).size
+        if most is not None and size is not None and size > most:
+            raise self._too_large(name, size, most)
+        got: str = hub.hf_hub_download(
+            self.ref.repo,
+            name,
+            revision=self.commit,
+            cache_dir=s.cache,
+            endpoint=s.endpoint,
+            token=s.token,
+            **_ours(),
+        )
+        return got
+
+    def _too_large(self, name: str, size: int, most: int) -> InputError:
+        return InputError(f"{self.where(name)} has {size >> 20:,} MiB; no such file has more than {most >> 20}")
 
     def source(self, name: str) -> Source:
         """The large file `name`: from a cache if the engine has put it there, else by ranges over HTTP."""
@@ -151,21 +175,29 @@ def open_repository(ref: HubRef, settings: HubSettings) -> Repository:
 
 def _listed(ref: HubRef, settings: HubSettings) -> hub_kept.Listing:
     """What the hub says now: one request."""
-    import huggingface_hub as hub
+    from huggingface_hub.constants import ENDPOINT
+    from huggingface_hub.utils import build_hf_headers
 
-    with _translated(ref, settings):
-        api = hub.HfApi(endpoint=settings.endpoint.rstrip("/") if settings.endpoint else None, **_ours())
-        try:
-            info = api.model_info(
-                ref.repo, revision=ref.revision, files_metadata=True, token=settings.token, timeout=TIMEOUT
-            )
-            files = {str(s.rfilename): s.size for s in info.siblings or ()}
-            commit = info.sha
-        except (AttributeError, KeyError, TypeError):  # the library takes the answer apart without looking
-            commit = None
-    if not isinstance(commit, str):
-        raise not_a_hub(ref, settings)
-    return hub_kept.Listing(commit=commit, files=files)
+    at = f"/revision/{quote(ref.revision, safe='')}" if ref.revision else ""
+    url = f"{(settings.endpoint or ENDPOINT).rstrip('/')}/api/models/{ref.repo}{at}?blobs=true"
+    with _translated(ref, settings), told(f"asking {settings.host} for the files of {ref.repo}"):
+        headers = build_hf_headers(token=settings.token, **_ours())
+        text = within(LONGEST, lambda: document(url, headers, MOST_LISTING, TIMEOUT))
+    try:
+        info = msgspec.json.decode(text or b"", type=_Info)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise not_a_hub(ref, settings) from None
+    return hub_kept.Listing(commit=info.sha, files={s.rfilename: s.size for s in info.siblings or ()})
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: int | None = None
+
+
+class _Info(msgspec.Struct):
+    sha: str
+    siblings: list[_Sibling] | None = None
 
 
 def _from_cache(ref: HubRef, settings: HubSettings, kept: hub_kept.Listing | None, why: Unreachable) -> Repository:

@@ -11,9 +11,11 @@ from typing import Any
 from attnfit.errors import UnknownAnswer
 from attnfit.inputs.hub_errors import Unreachable, sentence
 from attnfit.inputs.hub_ref import HubRef, HubSettings
+from attnfit.inputs.waiting import TooSlow, within
 
 Fetch = Callable[[int, int], bytes]
 TIMEOUT = 20.0  # seconds without a byte
+LONGEST = 60.0  # seconds for one answer, however its bytes come
 WAITS = (0.2, 1.0)  # seconds before another try, where the connection broke or the hub is in trouble
 _CHUNK = 64 << 10
 
@@ -43,7 +45,7 @@ def _fetch(url: str, headers: dict[str, str], ref: HubRef, settings: HubSettings
     def fetch(offset: int, length: int) -> bytes:
         for wait in (*WAITS, None):
             try:
-                return _once(url, headers, offset, length, settings)
+                return within(LONGEST, lambda: _once(url, headers, offset, length, settings))
             except UnknownAnswer:
                 raise
             except Exception as error:
@@ -51,7 +53,7 @@ def _fetch(url: str, headers: dict[str, str], ref: HubRef, settings: HubSettings
                 if said is None:
                     raise
                 status = getattr(getattr(error, "response", None), "status_code", 0)
-                if wait is None or not isinstance(said, Unreachable) or status == 429:
+                if wait is None or isinstance(error, TooSlow) or not isinstance(said, Unreachable) or status == 429:
                     raise said from None
                 time.sleep(wait)
         raise AssertionError("the last try returns or raises")
@@ -87,6 +89,29 @@ def _once(url: str, headers: dict[str, str], offset: int, length: int, settings:
     return b"".join(parts)[:length]
 
 
+def document(url: str, headers: dict[str, str], most: int, timeout: float) -> bytes | None:
+    """The whole of a small answer; None where it is larger than `most` bytes, of which no more are read.
+
+    Raises what huggingface_hub raises for an answer that is an error.
+    """
+    from huggingface_hub.utils import hf_raise_for_status
+
+    with _opened(url, {**headers, "Accept-Encoding": "identity"}, timeout) as (response, chunks):
+        if response.status_code >= 400:
+            for _ in chunks:
+                break
+        hf_raise_for_status(response)
+        if (_promised(response) or 0) > most:
+            return None
+        parts, have = [], 0
+        for chunk in chunks:
+            parts.append(chunk)
+            have += len(chunk)
+            if have > most:
+                return None
+    return b"".join(parts)
+
+
 def _promised(response: Any) -> int | None:
     """How many bytes the answer says it has."""
     part = re.fullmatch(r"bytes (\d+)-(\d+)/(?:\d+|\*)", response.headers.get("Content-Range") or "")
@@ -97,18 +122,18 @@ def _promised(response: Any) -> int | None:
 
 
 @contextmanager
-def _opened(url: str, headers: dict[str, str]) -> Iterator[tuple[Any, Iterator[bytes]]]:
+def _opened(url: str, headers: dict[str, str], timeout: float = TIMEOUT) -> Iterator[tuple[Any, Iterator[bytes]]]:
     """The answer with its body unread: huggingface_hub brings httpx from 1.0 on, requests before."""
     from huggingface_hub.utils import get_session
 
     session: Any = get_session()
     if callable(getattr(session, "stream", None)):  # a switch in requests
-        with session.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as response:
+        with session.stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
             if response.status_code >= 400:
                 response.read()
                 yield response, iter(())
             else:
                 yield response, response.iter_bytes(_CHUNK)
     else:
-        with session.get(url, headers=headers, timeout=TIMEOUT, stream=True) as response:
+        with session.get(url, headers=headers, timeout=timeout, stream=True) as response:
             yield response, response.iter_content(_CHUNK)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from attnfit.errors import InputError, UnknownAnswer
@@ -21,6 +18,7 @@ from attnfit.inputs.safetensors import (
     read_checkpoint,
     weight_files,
 )
+from attnfit.inputs.waiting import told
 
 _AT_ONCE = 8  # headers asked of the hub at the same time
 
@@ -53,25 +51,10 @@ def _of_the_hub(files: ModelFiles) -> Checkpoint | None:
     names = weight_files(place.files or (), _index(place))
     if not names:
         return None
-    with ThreadPoolExecutor(_AT_ONCE) as pool, _told(f"reading the headers of {len(names)} files of {place.ref.repo}"):
+    with ThreadPoolExecutor(_AT_ONCE) as pool, told(f"reading the headers of {len(names)} files of {place.ref.repo}"):
         found = read_checkpoint(names, place.source, many=pool.map)
     hub_kept.keep_checkpoint(place.ref, place.commit, found)
     return found
-
-
-@contextmanager
-def _told(doing: str) -> Iterator[None]:
-    """Says on a terminal's stderr what takes more than a second."""
-    from threading import Timer
-
-    timer = Timer(1.0, lambda: print(f"{doing} ...", file=sys.stderr))
-    timer.daemon = True
-    if sys.stderr is not None and sys.stderr.isatty():
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _index(place: Place) -> dict[str, Any] | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnfit.core import Fit
+from attnfit.fit.answer import NO_MEMORY
 
 GIB = 1 << 30
 
 
 def lines(fit: Fit) -> Iterator[tuple[str, str]]:
     """(name, sentence) of each figure that is known."""
+    if NO_MEMORY in fit.unknown:
+        yield "memory", "not known of this GPU; `attnfit gpus` lists those of which it is"
     if fit.memory is not None and fit.utilization is not None:
         seen = fit.usable or (fit.memory, fit.memory)
         allowed = gib((int(seen[0] * fit.utilization), int(seen[1] * fit.utilization)))
@@ -35,7 +38,8 @@ def lines(fit: Fit) -> Iterator[tuple[str, str]]:
     elif fit.longest is not None and fit.longest[1]:
         yield "holds", f"requests of at most {_between(*fit.longest, ',')} tokens"
     for sentence in fit.unknown:
-        yield "unknown", sentence
+        if sentence != NO_MEMORY:  # said above
+            yield "unknown", sentence
 
 
 def gib(pair: tuple[int, int]) -> str:

@@ -23,6 +23,7 @@ from attnfit.engines.vllm.fit.verdict import Budget, judge
 from attnfit.engines.vllm.fit.weights import shard_of
 from attnfit.engines.vllm.launch import Case, walk
 from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
+from attnfit.fit.answer import NO_MEMORY
 from attnfit.fit.span import Span
 
 GIB = 1 << 30
@@ -82,9 +83,11 @@ def fit(built: Built, gpu: Gpu, given: Weights) -> Fit:
     share = float(cfg.flags.get("gpu_memory_utilization") or 0.9)
     budget = None if memory is None else _budget(cfg, gpu, memory, share, found)
     if budget is None:
-        has.unknown.append(f"the memory of a GPU of {gpu.name}; name a GPU whose memory `attnfit gpus` lists")
+        has.unknown.append(NO_MEMORY)
     cache = None if budget is None else _cache(budget, weights, extra)
     ends = None if found is None or cache is None else _ends(cfg, found, bound, cache)
+    if budget is not None and budget.asked is not None and budget.asked > budget.total.high:
+        ends = None  # a cache larger than the GPU holds nothing
     verdict, why = judge(budget, weights, extra, cache, ends, doubts=bool(has.unknown))
     if verdict == "breaks" and given.tensors is None:
         # The directory holds no weights: those it is launched with may be others than its config.json tells.
