@@ -222,7 +222,7 @@ def test_colour_is_for_terminals_and_for_those_who_ask(attnfit: Run, monkeypatch
 def test_lists_know_what_check_knows(attnfit: Run) -> None:
     assert "vllm    0.33.0" in attnfit("engines")[1]
     assert "FLASHINFER_MLA_SPARSE_SM120" in attnfit("backends", "--engine", "vllm==0.33.0")[1]
-    rows = json.loads(attnfit("gpus", "--json")[1])
+    rows = json.loads(attnfit("gpus", "--json")[1])["gpus"]
     assert any(row["name"].startswith("H200") and row["capability"] == "9.0" for row in rows)
 
 

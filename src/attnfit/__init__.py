@@ -45,6 +45,10 @@ _ROOMS = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     """Names are imported when they are first used: `import attnfit` itself costs nothing."""
     if name not in __all__:

@@ -30,6 +30,7 @@ def check(
     env: Mapping[str, bool] | None = None,
     witness: str | None = None,
     planned: bool = True,
+    instead: bool = False,
 ) -> Report:
     """Will this launch find an attention backend, and pass every other gate we know?
 
@@ -40,9 +41,11 @@ def check(
     env: environment facts that differ from what is found or what the release installs by default.
     witness: an engine source (tree, wheel, "installed"): answer from the engine's own code, not from the book.
     planned: False leaves out the search for a next step.
+    instead: `engine` is asked in place of the release that the command names; else the two must agree.
 
     Raises an AttnfitError (UsageError, InputError, UnknownAnswer) whose text says what to do.
     """
+    from attnfit.inputs.agree import agreed_model, agreed_release
     from attnfit.inputs.command import parse_command
     from attnfit.inputs.environment import env_facts, installed
     from attnfit.inputs.gpu import read_gpus
@@ -61,6 +64,8 @@ def check(
         said.append("no number of GPUs given (-n): whether they are enough is not checked")
     facts: dict[str, bool] = {}
     if version:
+        if parsed and not instead:
+            agreed_release(version, parsed)
         said.append("release given by --engine")
     elif parsed and parsed.image_release:
         version = parsed.image_release
@@ -75,16 +80,16 @@ def check(
     check_facts(env or {}, release)
     if version is None:
         said.append("no release given and none installed here: the newest rule book")
-    path = model or (parsed.model if parsed else None)
+    path, stands = agreed_model(model, parsed)
     if path is None:
         raise UsageError(
             "no model: name a directory with config.json or a hub id, or give the launch command behind --"
         )
     files = read_model(path, lambda: _hub(parsed))
     if parsed and parsed.model == path and files.engine_path != path and files.commit:
-        instead = "the file itself, downloaded" if files.gguf is not None else " ".join(files.served_as)
-        raise UsageError(f"the engine does not read the model from {path}; give it {instead}")
-    said += files.notes
+        better = "the file itself, downloaded" if files.gguf is not None else " ".join(files.served_as)
+        raise UsageError(f"the engine does not read the model from {path}; give it {better}")
+    said += [*stands, *files.notes]
     said += parsed.notes if parsed else ()
     if parsed is None:
         total = sum(n for _, n in gpus)

@@ -32,6 +32,7 @@ def run(
     out: BinaryIO,
     *,
     gpu: str | None = None,
+    count: int | None = None,
     engine: str | None = None,
     env: Mapping[str, bool] | None = None,
 ) -> None:
@@ -44,7 +45,7 @@ def run(
         raise InputError(f"{source} cannot be read ({error.strerror}); name a file of JSON lines, or -") from error
     encoder = msgspec.json.Encoder()
     with opened as lines:
-        for reply in answers(lines, gpu=gpu, engine=engine, env=env):
+        for reply in answers(lines, gpu=gpu, count=count, engine=engine, env=env):
             out.write(encoder.encode(reply) + b"\n")
         out.flush()
 
@@ -53,19 +54,20 @@ def answers(
     lines: Iterable[bytes],
     *,
     gpu: str | None = None,
+    count: int | None = None,
     engine: str | None = None,
     env: Mapping[str, bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One reply for each line that is not blank. `gpu`, `engine`, `env` stand in where a line has none."""
+    """One reply for each line that is not blank. `gpu`, `count`, `engine`, `env` stand in where a line has none."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         item: dict[str, Any] = {}
         try:
             item = _decode(line)
-            item.setdefault("engine", engine or engines.ENGINES[0])
+            _one_of_each(item)
             item["env"] = {**(env or {}), **_typed(item, "env", dict, {})}
-            reply = _question(item) if "question" in item else _launch(item, gpu)
+            reply = _question(item, engine) if "question" in item else _launch(item, gpu, count, engine)
         except AttnfitError as error:
             reply = {"ok": None, "problem": str(error), "line": number, "exit_code": error.exit_code}
         except Exception as error:  # a fault of ours must not cost the other lines their answers
@@ -100,11 +102,28 @@ def _decode(line: bytes) -> dict[str, Any]:
     return item
 
 
-def _question(item: dict[str, Any]) -> dict[str, Any]:
+# Two ways to say one thing: a line that uses both contradicts itself.
+_EITHER = (("gpu", "capability"), ("command", "flags"), ("question", "command"), ("question", "flags"))
+
+
+_SIZES = ("head_size", "block_size", "num_heads", "num_kv_heads", "model_head_size", "model_num_heads")
+
+
+def _one_of_each(item: dict[str, Any]) -> None:
+    for one, other in _EITHER:
+        if one in item and other in item:
+            raise UsageError(f'both "{one}" and "{other}"; give one of them')
+
+
+def _question(item: dict[str, Any], engine: str | None) -> dict[str, Any]:
     asked = dict(_typed(item, "question", dict))
-    release = _release(_typed(item, "engine", str))
+    release = _release(_typed(item, "engine", str, engine or engines.ENGINES[0]))
     check_facts(item["env"], release)
     asked["backend"] = _name(asked.get("backend", item.get("backend")))
+    for name in _SIZES:
+        value = asked.get(name)
+        if isinstance(value, int) and value < 1:
+            raise UsageError(f"{name} is {value}; write a positive number")
     question = release.question(asked)
     selection = release.select(question, item["env"], explained=False)
     code = 3 if selection.unknown or not release.exact else 0 if selection.chosen else 1
@@ -116,29 +135,35 @@ def _question(item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
+def _launch(item: dict[str, Any], gpu: str | None, count: int | None, engine: str | None) -> dict[str, Any]:
+    from attnfit.inputs.agree import agreed_model, agreed_release
     from attnfit.inputs.command import parse_command
 
     argv: tuple[str, ...]
     variables: dict[str, str] = {}
     form, files_here = "auto", True
-    spec, path = _typed(item, "engine", str), item.get("model")
+    spec, path = _typed(item, "engine", str, engine or engines.ENGINES[0]), item.get("model")
+    notes: list[str] = []
     if "command" in item:
         if not isinstance(item["command"], str):
             _typed(item, "command", list)
         parsed = parse_command(item["command"])
-        argv, variables, path = tuple(parsed.argv), dict(parsed.env), path or parsed.model
+        argv, variables = tuple(parsed.argv), dict(parsed.env)
+        path, notes = agreed_model(_typed(item, "model", str) if "model" in item else None, parsed)
         form, files_here = parsed.form, parsed.files_here
-        if engines.split_spec(spec)[1] is None and (named := parsed.image_release or parsed.required_release):
+        version, named = engines.split_spec(spec)[1], parsed.image_release or parsed.required_release
+        if named and (version is None or "engine" not in item):  # the command's own release wins over a default
             spec = f"{parsed.engine}=={named}"
+        elif version:
+            agreed_release(version, parsed)
     else:
         parsed = None
-        argv = tuple(str(word) for word in _typed(item, "flags", list, []))
+        argv = tuple(_words_only(_typed(item, "flags", list, [])))
     if not isinstance(path, str):
         raise UsageError('no model: give "model": PATH, or a command that names one')
     release, files = _release(spec), _model(path, parsed, argv)
     check_facts(item["env"], release)
-    gpus, counted = _gpus(item, default_gpu)
+    gpus, counted = _gpus(item, gpu, count)
     launch = decide(
         Request(
             release=release,
@@ -166,14 +191,23 @@ def _launch(item: dict[str, Any], default_gpu: str | None) -> dict[str, Any]:
         "block_size": launch.block_size if resolved else None,
         "block_size_after_load": launch.block_size_after_load,
         "selector_configs": [] if launch.hypothetical else [layer_dict(layer) for layer in launch.layers],
-        "notes": list(launch.notes),
+        "notes": [*notes, *launch.notes],
         "release": release.version,
         "exact": release.exact,
         "exit_code": code,
     }
 
 
-def _gpus(item: dict[str, Any], default: str | None) -> tuple[tuple[tuple[Gpu, int], ...], int | None]:
+def _words_only(flags: list[Any]) -> Iterator[str]:
+    for word in flags:
+        if isinstance(word, bool) or not isinstance(word, str | int | float):
+            raise UsageError(f'"flags" holds {msgspec.json.encode(word).decode()[:40]}; write words and numbers')
+        yield str(word)
+
+
+def _gpus(
+    item: dict[str, Any], default: str | None, count: int | None
+) -> tuple[tuple[tuple[Gpu, int], ...], int | None]:
     """The GPUs of a line, and how many there are, if it says so."""
     from attnfit.gpus import by_capability
     from attnfit.inputs.gpu import read_gpus
@@ -183,7 +217,8 @@ def _gpus(item: dict[str, Any], default: str | None) -> tuple[tuple[tuple[Gpu, i
     spec = item.get("gpu", default)
     if not isinstance(spec, str):
         raise UsageError('no GPU: give "gpu": "h200x8" or "capability": "12.0"')
-    count = item.get("count")
+    if "count" in item or "gpu" in item:
+        count = item.get("count")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise UsageError(f'"count" is {count!r}; write a whole number of GPUs')
     found = read_gpus(spec, count)

@@ -44,6 +44,9 @@ def cli(ctx: click.Context, color: str) -> None:
     ctx.color = {"always": True, "never": False}.get(color, False if plain else None)
 
 
+_FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
+
+
 @cli.command(cls=_WithCommand, epilog=EPILOG)
 @click.argument("model", required=False)
 @click.option("--gpu", envvar="ATTNFIT_GPU", help="Name, alias or compute capability; h200x8; auto reads NVML.")
@@ -62,12 +65,19 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
     """Check a launch before it loads: attnfit check --gpu h200x8 -- vllm serve ..."""
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     facts = _facts(options["facts"])
+    forms = [flag for flag, name in _FORMS.items() if options[name]]
+    if len(forms) > 1:
+        raise UsageError(f"{forms[0]} and {forms[1]} each say what to print; give one of them")
     if batch is not None:
         from attnfit.batch import run
 
         if model or launch:
             raise UsageError("--batch reads its launches from the file; leave MODEL and the command away")
-        run(batch, sys.stdout.buffer, gpu=options["gpu"], engine=options["engine"], env=facts)
+        for flag, name in {**_FORMS, "--all": "every", "--strict": "strict", "--witness": "witness"}.items():
+            if options[name] and flag != "--json":
+                raise UsageError(f"--batch answers every line whole, as JSON, from the rule books; leave {flag} away")
+        gpu, count, engine = (options[name] for name in ("gpu", "count", "engine"))
+        run(batch, sys.stdout.buffer, gpu=gpu, count=count, engine=engine, env=facts)
         return
     if not options["gpu"]:
         raise UsageError("no GPU: give --gpu NAME (attnfit gpus lists them), --gpu 12.0, or --gpu auto")
@@ -151,20 +161,18 @@ def backends(engine: str, as_json: bool) -> None:
 
 
 @cli.command(cls=_WithCommand, epilog=EPILOG)
-@click.argument("engine")
-@click.argument("old")
-@click.argument("new")
-@click.argument("model", required=False)
+@click.argument("words", nargs=-1, metavar="ENGINE OLD NEW [MODEL]")
 @click.option("--gpu", required=True, envvar="ATTNFIT_GPU")
 @click.option("-n", "--count", type=click.IntRange(1, 4096))
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_context
-def diff(ctx: click.Context, /, engine: str, old: str, new: str, model: str | None, **options: Any) -> None:
+def diff(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """What changes for a launch between two releases: attnfit diff vllm 0.16.0 0.33.0 MODEL --gpu h200x8"""
     from attnfit.api import check as answer
     from attnfit.report import difference
 
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
+    engine, old, new, model = _two_releases(words)
     both = [
         answer(
             launch,
@@ -173,6 +181,7 @@ def diff(ctx: click.Context, /, engine: str, old: str, new: str, model: str | No
             model=model,
             engine=f"{engine}=={version}",
             planned=False,
+            instead=True,
         )
         for version in (old, new)
     ]
@@ -180,9 +189,26 @@ def diff(ctx: click.Context, /, engine: str, old: str, new: str, model: str | No
     ctx.exit(both[1].exit_code)
 
 
+def _two_releases(words: tuple[str, ...]) -> tuple[str, str, str, str | None]:
+    """`vllm 0.16.0 0.33.0 [MODEL]`, or `vllm==0.16.0 vllm==0.33.0 [MODEL]`: engine, old, new, model."""
+    if words and "==" in words[0]:
+        words = (words[0].partition("==")[0], words[0].partition("==")[2], *words[1:])
+    if not 3 <= len(words) <= 4:
+        raise UsageError("give an engine, two releases and a model: attnfit diff vllm 0.16.0 0.33.0 MODEL --gpu h200x8")
+    engine = words[0].strip()
+    old, new = (word.removeprefix(f"{engine}==").strip() for word in words[1:3])
+    return engine, old, new, words[3] if len(words) == 4 else None
+
+
 @cli.command()
 @click.argument("source")
-@click.option("--questions", default=20_000, show_default=True, help="Fresh random questions to replay.")
+@click.option(
+    "--questions",
+    type=click.IntRange(min=1000),
+    default=20_000,
+    show_default=True,
+    help="Fresh random questions to replay.",
+)
 @click.option("--seed", default=None, type=int, help="Default: a new one each time.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Default: the user's own books.")
 @click.option("--offline", is_flag=True, help="Only sources already fetched.")
@@ -211,7 +237,9 @@ def _facts(words: tuple[str, ...]) -> dict[str, bool]:
             name, equals, value = item.partition("=")
             if not name or value.lower() not in ("yes", "no", "true", "false", "1", "0") or not equals:
                 raise UsageError(f"--env {item!r}: write FACT=yes or FACT=no, for example flashinfer=no")
-            facts[name.strip()] = value.lower() in ("yes", "true", "1")
+            said = value.lower() in ("yes", "true", "1")
+            if facts.setdefault(name.strip(), said) != said:
+                raise UsageError(f"--env says both yes and no of {name.strip()}; give one of them")
     return facts
 
 
@@ -227,7 +255,7 @@ def main() -> None:
     except click.exceptions.Abort:
         _fail("interrupted", 130)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         if isinstance(error, click.NoSuchOption) and "--" not in sys.argv:
             click.echo(
                 "hint: the launch command goes behind --, as in: attnfit check --gpu h200 -- vllm serve ...", err=True
@@ -250,17 +278,31 @@ def main() -> None:
         )
 
 
+def _show(error: click.ClickException) -> None:
+    """click's own words for a wrong option, which repeat it."""
+    from io import StringIO
+
+    from attnfit.inputs.secrets import clean
+    from attnfit.report.plain import printable
+
+    said = StringIO()
+    error.show(said)
+    click.echo(printable(clean(said.getvalue(), sys.argv[1:])), err=True, nl=False)
+
+
 def _say(text: str, color: bool | None = None) -> None:
     """The answer, with no key or token of the command line in it."""
     from attnfit.inputs.secrets import clean
+    from attnfit.report.plain import styled
 
-    click.echo(clean(text, sys.argv[1:]), nl=False, color=color)
+    click.echo(styled(clean(text, sys.argv[1:])), nl=False, color=color)
 
 
 def _fail(message: str, code: int) -> None:
     from attnfit.inputs.secrets import clean
+    from attnfit.report.plain import printable
 
-    click.echo(click.style("error: ", fg="red", bold=True) + clean(message, sys.argv[1:]), err=True)
+    click.echo(click.style("error: ", fg="red", bold=True) + printable(clean(message, sys.argv[1:])), err=True)
     sys.exit(code)
 
 

@@ -28,9 +28,8 @@ class UnknownAnswer(AttnfitError):
 def did_you_mean(word: str, valid: Iterable[str], *, cutoff: float = 0.6, beginning: bool = False) -> str:
     """`; did you mean 'x'?` or an empty string. beginning: of several close names, the one that begins like `word`."""
     import difflib  # only for those who misspelt
-    from os.path import commonprefix
 
     close = difflib.get_close_matches(word, list(valid), n=5 if beginning else 1, cutoff=cutoff)
     if beginning:
-        close.sort(key=lambda name: -len(commonprefix([word, name])))
+        close.sort(key=lambda name: -sum(word.startswith(name[:n]) for n in range(1, len(name) + 1)))
     return f"; did you mean {close[0]!r}?" if close else ""

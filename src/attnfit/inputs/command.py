@@ -136,12 +136,9 @@ def _gpus(found: Unwrapped) -> tuple[tuple[str, ...] | None, int | None]:
         if "-1" in ids:  # CUDA stops at the first id it cannot use
             ids = ids[: ids.index("-1")]
         return ids, len(ids)
-    if found.gpus is None or found.gpus == "all":
-        return None, None
-    if found.gpus.isdecimal():
-        return None, int(found.gpus)
-    ids = tuple(p for p in found.gpus.split(",") if p)
-    return ids, len(ids)
+    if found.gpus is None or isinstance(found.gpus, int):
+        return None, found.gpus
+    return found.gpus, len(found.gpus)
 
 
 def split(text: str, variables: Mapping[str, str] | None = None) -> list[str]:

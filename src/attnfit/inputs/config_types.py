@@ -8,6 +8,7 @@ here (the engine has defaults), nor is whether a value of the right type is a go
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,9 @@ def _integer(low: int) -> Callable[[Any], bool]:
 
 
 def _number(v: Any) -> bool:
-    return isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)
+    if isinstance(v, int):  # JSON has integers that no float holds
+        return not isinstance(v, bool) and abs(v) <= sys.float_info.max
+    return isinstance(v, float) and math.isfinite(v)
 
 
 def _text(v: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from attnfit.inputs.wrappers import CONTAINER_SWITCH_LETTERS, CONTAINER_SWITCHES
 
 
@@ -35,11 +37,13 @@ def container_option(words: list[str], i: int) -> tuple[str, str, int]:
     return word, "", 1
 
 
-def gpu_request(value: str) -> str:
-    """`all`, a number, or the ids of `"device=0,1"`."""
-    text = value.strip("\"' ")
-    if "device=" in text:
-        return text.partition("device=")[2].strip("\"' ")
-    if "count=" in text:
-        return text.partition("count=")[2].partition(",")[0].replace("-1", "all")
-    return text if text.isdecimal() else "all"
+_DEVICES = re.compile(r"device=([\w:.-]+(?:,[\w:.-]+(?![\w:.-]*=))*)")  # up to the next `key=`
+
+
+def gpu_request(value: str) -> tuple[str, ...] | int | None:
+    """The ids of `device=0,1` (quoted or not), how many, or None for all."""
+    if devices := _DEVICES.search(value):
+        return tuple(devices[1].split(","))
+    count = value.partition("count=")[2].partition(",")[0] if "count=" in value else value
+    count = count.strip("\"' ")
+    return int(count) if count.isdecimal() else None

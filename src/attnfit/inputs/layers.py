@@ -43,7 +43,7 @@ class Unwrapped:
         self.executable: str | None = None
         self.prefix: str | None = None
         self.conda_env: str | None = None
-        self.gpus: str | None = None
+        self.gpus: tuple[str, ...] | int | None = None  # ids, or how many; None: all, or not said
         self.remote = False
         self.wrappers: list[str] = []
         self.notes: list[str] = []

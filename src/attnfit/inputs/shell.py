@@ -133,6 +133,12 @@ def _dollar(text: str, at: int, value: list[str], unset: list[str], variables: M
     return match.end()
 
 
+def variable(text: str) -> str | None:
+    """The first variable that stands in `text` unexpanded, as `$NAME`, or None."""
+    found = _NAME.search(text) if "$" in text else None
+    return f"${found[1] or found[2]}" if found else None
+
+
 def _unbalanced(quote: str) -> UsageError:
     return UsageError(f"the command has an unbalanced {quote}; close the quote")
 

@@ -11,6 +11,8 @@ from attnfit.inputs.wrappers import CONTAINERS, PYTHON_VALUES, SHELLS
 
 PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)*)?$")
 
+_PINNED = re.compile(r"(?:\[[^\]]*\])?@[\w.]+$")  # `uvx vllm@0.16.0`
+
 
 def base_name(word: str) -> str:
     return word.rstrip("/").rpartition("/")[2]
@@ -18,7 +20,7 @@ def base_name(word: str) -> str:
 
 def match_entry(tables: Sequence[EntryPoints], words: Sequence[str], at: int) -> tuple[EntryPoints, str, int] | None:
     """(engine's table, form, number of words) if a server starts at `words[at]`."""
-    base = base_name(words[at])
+    base = _PINNED.sub("", base_name(words[at]))
     for table in tables:
         if base in table.programs:
             return _with_subcommand(table, table.programs[base], words, at + 1, at)

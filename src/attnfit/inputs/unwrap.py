@@ -143,8 +143,22 @@ def _shell_string(
         names = sorted({n for w in segment for n in w.unset})
         if names:
             found.notes.append(f"{', '.join('$' + n for n in names)} is not set in the command; taken as it stands")
+        for more, _ in shell.segments(parsed)[n + 1 :]:
+            if _starts_server(tables, [w.value for w in more]):
+                raise UsageError("the string starts more than one server; give the command of one at a time")
         return
     raise last_error or UsageError("the shell string holds no command; give `vllm serve MODEL` inside it")
+
+
+def _starts_server(tables: Sequence[EntryPoints], words: list[str]) -> bool:
+    """Whether one more command of a shell string starts a server as well."""
+    if _next_start(tables, words, 0) is None:
+        return False
+    try:
+        _words(Unwrapped(), tables, words, 1)
+    except UsageError:
+        return False
+    return True
 
 
 def _ssh(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: int, depth: int) -> None:
@@ -190,7 +204,7 @@ def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str]
         elif key == "--device" and (device := _DEVICE.search(value)):
             devices.append(device[1])
     if devices:
-        found.gpus = "all" if "all" in devices else ",".join(devices)
+        found.gpus = None if "all" in devices else tuple(devices)
     if i >= len(words):
         raise UsageError("docker run without an image; give the image and the server's arguments")
     image, rest = words[i], words[i + 1 :]

@@ -14,7 +14,7 @@ import msgspec
 import attnfit
 from attnfit.engines.vllm import releases
 from attnfit.engines.vllm.book import FORMAT, Book
-from attnfit.errors import AttnfitError
+from attnfit.errors import AttnfitError, UsageError
 from attnfit.learn.replay import Replay, replay
 from attnfit.witness import sources
 from attnfit.witness.cache import Source, to_stderr
@@ -50,8 +50,12 @@ def run(
 
     Returns the path of the book. Raises InputError or UnknownAnswer for sources, Disagreement, WitnessError.
     """
+    if questions < 1:
+        raise UsageError(f"{questions} questions prove nothing; replay at least one, {QUESTIONS:,} as a rule")
     source = sources.find(spec, offline=offline, say=say)
     learned = learn(source, how=f"attnfit learn {spec}", questions=questions, seed=seed, say=say)
+    if folder is None and source.version in {*releases.shipped(), *releases.shared()}:
+        say(f"note: attnfit has a book of {source.version} already, which it goes on using; this one is not read")
     return write(learned.raw, source.version, folder or releases.user_books())
 
 

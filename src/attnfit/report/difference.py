@@ -10,18 +10,22 @@ import msgspec
 
 from attnfit.core import LayerQuestion, Report, Status
 from attnfit.report.json import as_dict
+from attnfit.report.plain import printable
 from attnfit.report.text import WIDTH, verdict_line
 
+SCHEMA = 1
 _FACTS = ("stage", "dtype", "kv_cache_dtype", "kv_cache_dtype_after_init", "block_size", "block_size_after_load")
 
 
 def render(old: Report, new: Report, *, as_json: bool = False) -> str:
     if as_json:
-        both: dict[str, Any] = {"old": as_dict(old), "new": as_dict(new), "changes": list(changes(old, new))}
+        both: dict[str, Any] = {"schema": SCHEMA, "old": as_dict(old), "new": as_dict(new)}
+        both["changes"] = list(changes(old, new))
         return msgspec.json.format(msgspec.json.encode(both), indent=2).decode() + "\n"
     lines = [verdict_line(old), verdict_line(new), ""]
     for sentence in changes(old, new):
-        lines += textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        said = printable(sentence)
+        lines += textwrap.wrap(said, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     if len(lines) == 3:
         lines.append("  nothing else changes for this launch")
     return "\n".join(lines) + "\n"

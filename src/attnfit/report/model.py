@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from attnfit.engines.traits import LayerKind
+from attnfit.report.plain import printable
 from attnfit.understand import ModelReport, Weights
 
 WIDTH = 80
@@ -113,6 +114,6 @@ def _weights(report: ModelReport) -> Iterator[str]:
 
 def _wrap(text: str, lead: str, indent: str | None = None) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=lead, subsequent_indent=lead if indent is None else indent,
+        printable(text), WIDTH, initial_indent=lead, subsequent_indent=lead if indent is None else indent,
         break_on_hyphens=False, break_long_words=True,
     ) or [lead.rstrip()]  # fmt: skip

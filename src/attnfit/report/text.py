@@ -10,6 +10,7 @@ import click
 from attnfit.core import Fit, Gpu, LayerQuestion, Report, Status, Step, Verdict
 from attnfit.inputs.secrets import line
 from attnfit.report import memory
+from attnfit.report.plain import printable
 
 WIDTH = 80
 _COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow", "breaks": "red",
@@ -63,7 +64,7 @@ def verdict_line(report: Report) -> str:
         sentence = f"{release}: what decides is missing"
     if not report.exact:
         sentence += " (the nearest rule book's opinion)"
-    return f"{word}: {sentence}"
+    return f"{word}: {printable(sentence)}"
 
 
 def describe_gpu(gpu: Gpu, count: int) -> str:
@@ -167,10 +168,10 @@ def _step(step: Step) -> Iterator[str]:
     if step.gives_up:
         yield from _wrap(f"gives up: {step.gives_up}", "      ")
     if step.argv:
-        yield "      " + line(step.argv)  # never wrapped: it is there to be copied
+        yield "      " + printable(line(step.argv))  # never wrapped: it is there to be copied
 
 
 def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
     rest = " " * len(first) if rest is None else rest
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest,
+    return textwrap.wrap(printable(text), WIDTH, initial_indent=first, subsequent_indent=rest,
                          break_long_words=False, break_on_hyphens=False) or [first.rstrip()]  # fmt: skip

@@ -64,7 +64,10 @@ def human_int(text: str, suffixes: str = "kmgt", name: str = "human_readable_int
         number, suffix = match.groups()
         power = _EXPONENT[suffix.lower()]
         if suffix.islower():
-            return int(float(number) * 1000.0**power)
+            try:
+                return int(float(number) * 1000.0**power)
+            except OverflowError as e:
+                raise EngineError(f"OverflowError: {e}") from None
         if "." in number:
             raise BadValue(
                 f"Decimals are not allowed with binary suffixes like {suffix}. "

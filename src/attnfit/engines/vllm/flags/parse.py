@@ -13,6 +13,7 @@ from attnfit.engines.vllm.flags.parser import Parser, ParserError
 from attnfit.engines.vllm.flags.table import Flag, Table, load_table
 from attnfit.engines.vllm.launch.state import ParsedFlags, Refusal, Unknown
 from attnfit.errors import InputError, did_you_mean
+from attnfit.inputs import shell
 
 STAGE = "parse_flags"
 WHERE = "vllm/utils/argparse_utils.py"
@@ -111,6 +112,17 @@ class _Lenient(Parser):
         return text
 
 
+# What these say changes nothing of the answer, so a variable that is not set here may stand in them. The model is
+# read before.
+_INDIFFERENT = frozenset((
+    "model", "model_tag", "tokenizer", "served_model_name", "host", "port", "uds", "api_key", "hf_token", "root_path",
+    "uvicorn_log_level", "log_config_file", "max_log_len", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs",
+    "allowed_origins", "allowed_methods", "allowed_headers", "chat_template", "response_role", "tool_parser_plugin",
+    "middleware", "download_dir", "seed", "otlp_traces_endpoint", "data_parallel_address", "data_parallel_rpc_port",
+    "master_addr", "master_port", "api_server_count",
+))  # fmt: skip
+
+
 class _Converter:
     """One flag's text to its value. A type that the table does not know is kept for the end: an argument that is
     wrong for certain wins over one that nobody can judge."""
@@ -121,6 +133,19 @@ class _Converter:
         self.suffixes = str(table.syntax.get("suffixes", "kmgt"))
 
     def __call__(self, flag: Flag, text: str) -> Any:
+        name = shell.variable(text)
+        if name is None:
+            return self._checked(flag, text)
+        try:
+            value = self._checked(flag, text)
+            told = not isinstance(value, str)  # an object that was read may hold a dollar sign of its own
+        except (convert.BadValue, convert.WrongType):
+            value, told = text, False
+        if told or flag.dest in _INDIFFERENT:
+            return value
+        return self._unknown(f"{flag.name}: {name} is not set here; put its value into the command", text)
+
+    def _checked(self, flag: Flag, text: str) -> Any:
         if flag.action not in ("store", "append", "lora"):
             return self._unknown(f"{flag.name}: its action {flag.action} is not known", text)
         return self._convert(flag.type, flag, text)

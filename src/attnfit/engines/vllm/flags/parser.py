@@ -13,6 +13,7 @@ from typing import Any
 
 from attnfit.engines.vllm.flags.convert import BadValue, WrongType
 from attnfit.engines.vllm.flags.table import Flag, Table
+from attnfit.inputs import shell
 
 _NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")
 Convert = Callable[[Flag, str], Any]
@@ -215,7 +216,7 @@ class Parser:
             raise ParserError(f"argument {flag.name}: {e}", option=flag.name) from None
         except WrongType as e:
             raise ParserError(f"argument {flag.name}: invalid {e.name} value: {text!r}", option=flag.name) from None
-        if flag.choices is not None and value not in flag.choices:
+        if flag.choices is not None and value not in flag.choices and shell.variable(text) is None:
             choices = ", ".join(map(repr, flag.choices))
             raise ParserError(
                 f"argument {flag.name}: invalid choice: {value!r} (choose from {choices})", option=flag.name

@@ -7,6 +7,7 @@ three values: taken, refused (`SchemaError`), or not decidable here (`state.Unkn
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -261,6 +262,8 @@ def _number(value: Any) -> float | None:
             return float(value)
         except ValueError:
             return None
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return math.inf if value > 0 else -math.inf
     return float(value) if isinstance(value, (bool, int, float)) else None
 
 

@@ -7,6 +7,7 @@ update_block_size
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,9 @@ from attnfit.inputs.config_types import validate_types
 if TYPE_CHECKING:
     from attnfit.engines.vllm.launch.blocks import BlockSizes
     from attnfit.engines.vllm.launch.layers import LayerAnswer
+
+
+_PLAIN = re.compile(r"[a-z]{1,16}(?:[-_./][a-z]{1,16})*|\d{1,5}")  # no key looks like that
 
 
 class Case(NamedTuple):
@@ -166,10 +170,18 @@ def _refuse(launch: Launch, refusal: Refusal) -> None:
 
 
 def _names_only(detail: str) -> str:
-    """Of arguments nobody knows only the names: what stands behind a misspelt --api-key is still a key."""
+    """Of arguments nobody knows the names and plain words: what stands behind a misspelt --api-key is still a key."""
     head, unknown, rest = detail.partition("unrecognized arguments: ")
     if not unknown:
         return detail
     words, hint, guess = rest.partition("; did you mean")
-    names = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
-    return f"{head}{unknown}{' '.join(names) or 'words that belong to no flag'}{hint}{guess}"
+    shown: list[str] = []
+    behind = False  # a word right behind a name may be its value
+    for word in words.split(" "):
+        name = word.startswith("-")
+        if name:
+            shown.append(word.partition("=")[0])
+        elif not behind:
+            shown.append(word if _PLAIN.fullmatch(word) else "...")
+        behind = name
+    return f"{head}{unknown}{' '.join(shown)}{hint}{guess}"

@@ -37,6 +37,8 @@ def settle_backend(way: Way, node: HfConfig, text: HfConfig, attention: dict[str
     word = way.env.get("VLLM_ATTENTION_BACKEND")
     if word and minor in _VARIABLE:
         attention["backend"] = word.upper().removesuffix("_VLLM_V1")
+    elif word:
+        way.notes.append(f"vLLM {way.release} does not read VLLM_ATTENTION_BACKEND; say --attention-backend {word}")
     if attention.get("backend") is not None or not use_mla or way.capability.major != 10:
         return
     for rule in _FORCED:
