@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import threading
@@ -129,7 +130,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     self.wfile.flush()
                     never.wait(pause)
             except OSError:
-                pass
+                self.wfile = io.BytesIO()  # closing it would raise once more
 
         def commit(self, repo: str, revision: str) -> str | None:
             """The commit, or None after an error was answered."""

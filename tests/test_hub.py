@@ -566,7 +566,7 @@ def test_the_launch_says_how_it_reaches_the_hub(monkeypatch: pytest.MonkeyPatch)
 # --- servers that take their time -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pattern", ["GET /api/models", "GET .*config.json"])
+@pytest.mark.parametrize("pattern", ["GET /api/models", "GET .*config.json", ""])
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:

@@ -181,8 +181,9 @@ def _listed(ref: HubRef, settings: HubSettings) -> hub_kept.Listing:
     at = f"/revision/{quote(ref.revision, safe='')}" if ref.revision else ""
     url = f"{(settings.endpoint or ENDPOINT).rstrip('/')}/api/models/{ref.repo}{at}?blobs=true"
     with _translated(ref, settings), told(f"asking {settings.host} for the files of {ref.repo}"):
-        headers = build_hf_headers(token=settings.token, **_ours())
-        text = within(LONGEST, lambda: document(url, headers, MOST_LISTING, TIMEOUT))
+        text = within(
+            LONGEST, lambda: document(url, build_hf_headers(token=settings.token, **_ours()), MOST_LISTING, TIMEOUT)
+        )
     try:
         info = msgspec.json.decode(text or b"", type=_Info)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from attnfit.errors import UnknownAnswer
@@ -28,8 +29,13 @@ def ranges(ref: HubRef, settings: HubSettings, commit: str, name: str) -> Fetch:
     from attnfit import __version__
 
     url = hub.hf_hub_url(ref.repo, name, revision=commit, endpoint=settings.endpoint)
-    headers = build_hf_headers(token=settings.token, library_name="attnfit", library_version=__version__)
-    return _fetch(url, {**headers, "Accept-Encoding": "identity"}, ref, settings, name)
+
+    @cache
+    def headers() -> dict[str, str]:  # building them may ask the hub, for a list of known agents
+        own = build_hf_headers(token=settings.token, library_name="attnfit", library_version=__version__)
+        return {**own, "Accept-Encoding": "identity"}
+
+    return _fetch(url, headers, ref, settings, name)
 
 
 def address(url: str) -> Fetch:
@@ -38,14 +44,14 @@ def address(url: str) -> Fetch:
 
     host = urlsplit(url).netloc.rpartition("@")[2]
     settings = HubSettings(endpoint=host)
-    return _fetch(url, {"Accept-Encoding": "identity"}, HubRef(repo=host), settings, url.rsplit("/", 1)[-1])
+    return _fetch(url, lambda: {"Accept-Encoding": "identity"}, HubRef(repo=host), settings, url.rsplit("/", 1)[-1])
 
 
-def _fetch(url: str, headers: dict[str, str], ref: HubRef, settings: HubSettings, name: str) -> Fetch:
+def _fetch(url: str, headers: Callable[[], dict[str, str]], ref: HubRef, settings: HubSettings, name: str) -> Fetch:
     def fetch(offset: int, length: int) -> bytes:
         for wait in (*WAITS, None):
             try:
-                return within(LONGEST, lambda: _once(url, headers, offset, length, settings))
+                return within(LONGEST, lambda: _once(url, headers(), offset, length, settings))
             except UnknownAnswer:
                 raise
             except Exception as error:
