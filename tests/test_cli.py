@@ -250,3 +250,79 @@ def test_the_way_of_check_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--json", "--quiet"], "--json and --quiet"),
+        (["--fix", "--json"], "--json and --fix"),
+        (["--fix", "--quiet"], "--quiet and --fix"),
+        (["--env", "flashinfer=no", "--env", "flashinfer=yes"], "both yes and no of flashinfer"),
+    ],
+)
+def test_options_that_contradict_each_other_are_an_error(attnfit: Run, words: list[str], says: str) -> None:
+    code, out, err = attnfit(*SM120, *words, *LAUNCH)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+@pytest.mark.parametrize("option", [["--fix"], ["--quiet"], ["--all"], ["--strict"], ["--witness", "installed"]])
+def test_an_option_that_a_batch_would_ignore_is_an_error(attnfit: Run, tmp_path: Path, option: list[str]) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("", "utf-8")
+    code, _, err = attnfit("check", "--batch", str(lines), *option)
+    assert code == 2
+    assert f"leave {option[0]} away" in err
+
+
+def test_a_batch_counts_the_gpus_given_for_all_lines() -> None:
+    from attnfit.batch import answers
+
+    (reply,) = answers([b'{"command": "vllm serve examples/glm-5 -tp 8"}'], gpu="h200", count=4, engine="vllm==0.33.0")
+    assert "World size (8) is larger than the number of available GPUs (4)" in reply["error"]
+
+
+def test_the_password_in_hf_endpoint_is_not_printed(attnfit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"http://u:{SECRET}@localhost:1")
+    for words in (["check", "--gpu", "h200", "a/b"], ["model", "a/b"], ["check", "--gpu", "h200", "--json", "a/b"]):
+        _, out, err = attnfit(*words)
+        assert SECRET not in out + err
+
+
+@pytest.mark.parametrize("questions", ["-5", "0", "999"])
+def test_no_book_is_written_from_too_few_questions(attnfit: Run, questions: str) -> None:
+    code, _, err = attnfit("learn", "vllm==0.33.0", "--offline", "--questions", questions)
+    assert code == 2
+    assert "x>=1000" in err
+
+
+@pytest.mark.parametrize(("given", "meant"), [("--task", None), ("--bogus", None), ("--dtpye", "--dtype")])
+def test_only_a_flag_that_is_close_is_taken_for_the_one_meant(attnfit: Run, given: str, meant: str | None) -> None:
+    _, out, _ = attnfit(*SM120, "--json", *LAUNCH, given, "x")
+    detail = json.loads(out)["launch"]["detail"]
+    assert detail.endswith(f"; did you mean {meant!r}?" if meant else f"unrecognized arguments: {given}")
+
+
+def test_words_that_belong_to_no_flag_are_shown_where_they_can_be_no_key(attnfit: Run) -> None:
+    _, out, _ = attnfit(*SM120, *LAUNCH, "foo", "bar.yaml", SECRET)
+    assert "unrecognized arguments: foo bar.yaml ..." in out
+
+
+def test_lists_fit_a_terminal_and_their_json_has_a_schema(attnfit: Run) -> None:
+    documented = (ROOT / "docs" / "json.md").read_text("utf-8")
+    for words in (["gpus"], ["engines"], ["backends"], ["backends", "--engine", "vllm==0.12.0"]):
+        assert max(map(len, attnfit(*words)[1].splitlines())) <= 80
+        found = json.loads(attnfit(*words, "--json")[1])
+        assert found["schema"] == 1
+        for key in [*found, *found[words[0]][0]]:
+            assert f"`{key}`" in documented, key
+
+
+def test_diff_takes_its_releases_in_either_form(attnfit: Run) -> None:
+    end = ["examples/glm-5", "--gpu", "h200x8", "--json"]
+    one = attnfit("diff", "vllm", "0.23.0", "0.33.0", *end)
+    assert attnfit("diff", "vllm==0.23.0", "vllm==0.33.0", *end) == one
+    found = json.loads(one[1])
+    assert (found["schema"], found["old"]["release"], found["new"]["release"]) == (1, "0.23.0", "0.33.0")
+    assert attnfit("diff", "vllm==0.23.0", "examples/glm-5", "--gpu", "h200x8")[0] == 2

@@ -214,3 +214,32 @@ def test_sizes() -> None:
             break
     with pytest.raises(UsageError):
         parse_command(nested)
+
+
+def test_a_container_is_given_as_many_gpus_as_it_is_given() -> None:
+    def count(value: str) -> int | None:
+        return parse_command(["docker", "run", "--gpus", value, "vllm/vllm-openai:v0.16.0", "m"]).gpu_count
+
+    assert [count(value) for value in ("device=0", '"device=0"', "device=3", '"device=0,1"', "device=GPU-ab-1")] == [
+        1, 1, 1, 2, 1,
+    ]  # fmt: skip
+    assert count('"device=0,1","capabilities=compute,utility"') == 2
+    assert (count("count=2"), count("2"), count("count=-1"), count("all")) == (2, 2, None, None)
+    cdi = [
+        "podman",
+        "run",
+        "--device",
+        "nvidia.com/gpu=0",
+        "--device",
+        "nvidia.com/gpu=2",
+        "vllm/vllm-openai:v1.2.3",
+        "m",
+    ]
+    assert parse_command(cdi).visible_gpus == ("0", "2")
+
+
+def test_a_tool_pinned_to_a_release_is_the_server() -> None:
+    for line in ("uvx vllm@0.16.0 serve ./m -tp 8", "uvx 'vllm[audio]@0.16.0' serve ./m -tp 8"):
+        command = parse_command(shlex.split(line))
+        assert (command.argv, command.required_release) == (PLAIN, "0.16.0")
+        assert command.render(command.argv) == shlex.split(line)

@@ -144,15 +144,16 @@ def _shell_string(
         if names:
             found.notes.append(f"{', '.join('$' + n for n in names)} is not set in the command; taken as it stands")
         for more, _ in shell.segments(parsed)[n + 1 :]:
-            if _starts_server(tables, [w.value for w in more]):
+            if _starts_server(tables, more):
                 raise UsageError("the string starts more than one server; give the command of one at a time")
         return
     raise last_error or UsageError("the shell string holds no command; give `vllm serve MODEL` inside it")
 
 
-def _starts_server(tables: Sequence[EntryPoints], words: list[str]) -> bool:
+def _starts_server(tables: Sequence[EntryPoints], segment: list[shell.Word]) -> bool:
     """Whether one more command of a shell string starts a server as well."""
-    if _next_start(tables, words, 0) is None:
+    words = [word.value for word in segment]
+    if prelude(Unwrapped(), segment, {}) or _next_start(tables, words, 0) is None:
         return False
     try:
         _words(Unwrapped(), tables, words, 1)
