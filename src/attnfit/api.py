@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from attnfit import engines
@@ -109,15 +110,18 @@ def check(
     )
     launch = decide(request)
 
-    def render(argv: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(hide(parsed.render(argv)))
+    def render(move: engines.Move) -> tuple[str, ...] | None:
+        from attnfit.inputs.rewrite import rewrite
 
-    steps = plan(chosen, request, launch, render) if planned else ()
+        words = rewrite(parsed, move.argv, move.variables) if move.variables else parsed.render(move.argv)
+        return None if words is None else tuple(hide(words))
+
+    weights = cache(lambda: _weights(files))
+    steps = plan(chosen, request, launch, render, weights) if planned else ()
     if launch.ok:
-        weights = _weights(files)
-        launch.fit = measure(request, weights)
+        launch.fit = measure(request, weights())
         if planned and verdict(launch) == "breaks" and launch.fit is not None and not launch.fit.files:
-            steps = room(chosen, request, launch.fit, weights, render)
+            steps = room(chosen, request, launch.fit, weights(), render)
     return Report(
         verdict=verdict(launch),
         launch=launch,
@@ -128,6 +132,7 @@ def check(
         gpus=gpus,
         said=(*said, *release.said),
         steps=steps,
+        command=tuple(hide(parsed.render(parsed.argv))),
     )
 
 

@@ -99,9 +99,8 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
 
         _say(render_json(report).decode())
     elif options["fix"]:
-        command = next(
-            (step.argv for step in report.steps if step.argv), launch if report.verdict == "passes" else None
-        )
+        cured = (step.argv for step in report.steps if step.argv and not step.breaks)
+        command = next(cured, report.command if report.verdict == "passes" else None)
         if command:
             from attnfit.inputs.secrets import line
 

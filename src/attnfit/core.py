@@ -173,6 +173,7 @@ class Step(msgspec.Struct, frozen=True):
     text: str
     argv: tuple[str, ...] | None = None
     gives_up: str = ""
+    breaks: bool = False  # past the refusal, but into too little memory
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -187,6 +188,7 @@ class Report(msgspec.Struct, kw_only=True):
     gpus: tuple[tuple[Gpu, int], ...]
     said: tuple[str, ...] = ()  # assumptions, defaults taken, where facts come from
     steps: tuple[Step, ...] = ()
+    command: tuple[str, ...] = ()  # the launch that was checked, keys and tokens shown as $NAME
 
     @property
     def may_break(self) -> bool:

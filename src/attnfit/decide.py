@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from attnfit.core import Fit, Gpu, Launch, Model
-from attnfit.engines import Release, Weights
+from attnfit.engines import Given, Move, Release, Weights
 from attnfit.fit.mixed import combine
 
 
@@ -22,8 +22,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str]  # environment variables set for the server
     env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
 
-    def with_argv(self, argv: tuple[str, ...]) -> Request:
-        return msgspec.structs.replace(self, argv=argv)
+    def given(self) -> Given:
+        """What an engine needs to know of it to propose a change."""
+        total = sum(count for _, count in self.gpus)
+        return Given(self.argv, self.form, self.release.book, self.variables, self.counted, total)
+
+    def after(self, move: Move) -> Request:
+        """The same launch with one change made."""
+        merged = {**self.variables, **move.variables}
+        variables = {name: value for name, value in merged.items() if value is not None}
+        counted = self.counted if move.gpus is None or self.counted is None else move.gpus
+        return msgspec.structs.replace(self, argv=move.argv, variables=variables, counted=counted)
 
 
 def decide(request: Request) -> Launch:

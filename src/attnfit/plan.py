@@ -1,68 +1,125 @@
-"""Plan: the plain next step after a refusal. `decide` is the only judge of what helps.
+"""Plan: the plain next step after a refusal. `decide` is the only judge of what helps, `measure` of what fits.
 
-The engine proposes changes of the flags, cheapest first; a change is offered only if the launch then passes.
+The engine proposes changes of the launch, cheapest first; a change is offered only if the launch then passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
-from attnfit.core import Fit, Launch, Step
+from attnfit.core import Fit, Launch, Status, Step
 from attnfit.decide import Request, decide, measure
-from attnfit.engines import Engine, Weights
+from attnfit.engines import Engine, Move, Weights
 
 MOST_STEPS = 2
 MOST_TRIES = 60  # bounds the time of a plan; far above what one command's flags need
 
+# A change put into the user's own command; None: it cannot be written there.
+Render = Callable[[Move], tuple[str, ...] | None]
+
 
 def plan(
-    engine: Engine, request: Request, launch: Launch, render: Callable[[tuple[str, ...]], tuple[str, ...]]
+    engine: Engine, request: Request, launch: Launch, render: Render, weights: Callable[[], Weights]
 ) -> tuple[Step, ...]:
     """At most two changes that make a refused launch pass, or one step that says none was found.
 
-    `render` puts the server's flags back into the user's own command.
+    `weights` is asked only if there is a change whose memory is to be measured.
     """
     if launch.ok is not False:
         return ()
     steps: list[Step] = []
     seen: set[tuple[object, ...]] = set()  # outcomes already offered: one way to each is enough
-    for move in islice(engine.moves(request.argv, launch), MOST_TRIES):
-        after = decide(request.with_argv(move.argv))
-        if after.ok and (outcome := _outcome(after)) not in seen:
+    accepted = _some_accept(launch)
+    for move in islice(engine.moves(request.given(), launch), MOST_TRIES):
+        if move.otherwise and steps:
+            continue
+        after = decide(request.after(move))
+        accepted = accepted or _some_accept(after)
+        if after.ok and (outcome := (move.kind, _outcome(after))) not in seen and (words := render(move)) is not None:
             seen.add(outcome)
-            chosen = dict.fromkeys(layer.selection.chosen or "" for layer in after.layers)
-            names = ", ".join(name for name in chosen if name)
-            text = move.text + (f"; then {names} serves it" if names else "")
-            steps.append(Step(text, render(move.argv), move.gives_up))
+            steps.append(_step(engine, request, move, after, words, render, weights))
             if len(steps) == MOST_STEPS:
                 break
-    return tuple(steps) or (Step(_nothing(request, launch)),)
+    steps.sort(key=lambda step: step.breaks)
+    return tuple(steps) or (Step(_nothing(request, launch, accepted)),)
 
 
-def room(
-    engine: Engine, request: Request, fit: Fit, weights: Weights, render: Callable[[tuple[str, ...]], tuple[str, ...]]
-) -> tuple[Step, ...]:
-    """What makes a launch fit that cannot: at most two changes of its flags, or one step that says what else would."""
-    steps: list[Step] = []
-    for move in engine.room(request.argv, fit):
-        changed = request.with_argv(move.argv)
+def room(engine: Engine, request: Request, fit: Fit, weights: Weights, render: Render) -> tuple[Step, ...]:
+    """What makes a launch fit that cannot: at most two changes of it, or one step that says what else would."""
+    steps = []
+    for move, after, words in islice(_roomier(engine, request, fit, weights, render), MOST_STEPS):
+        doubt = "; it may then still break" if after.verdict == "may break" else ""
+        steps.append(Step(f"{move.text}{doubt}", words, move.gives_up))
+    more = "more GPUs to divide the model among, or a checkpoint with fewer bits a weight"
+    return tuple(steps) or (Step(f"no change found; {more}"),)
+
+
+def _step(
+    engine: Engine,
+    request: Request,
+    move: Move,
+    launch: Launch,
+    words: tuple[str, ...],
+    render: Render,
+    weights: Callable[[], Weights],
+) -> Step:
+    """A change that cures the refusal, and what its memory is like; with a second change if that makes it fit."""
+    names = ", ".join(dict.fromkeys(x.selection.chosen for x in launch.layers if x.selection.chosen))
+    then = f"; then {names} serves it" if names else ""
+    changed = request.after(move)
+    fit = measure(changed, weights())
+    if fit is None or fit.verdict in ("fits", "unknown"):
+        return Step(f"{move.text}{then}", words, move.gives_up)
+    if fit.verdict == "may break":
+        return Step(f"{move.text}{then}; it may run out of memory", words, move.gives_up)
+    for more, after, both in _roomier(engine, changed, fit, weights(), render, first=move):
+        doubt = "; it may run out of memory" if after.verdict == "may break" else ""
+        gives_up = "; ".join(text for text in (move.gives_up, more.gives_up) if text)
+        return Step(f"{move.text}, and {more.text}{then}{doubt}", both, gives_up)
+    return Step(f"{move.text}{then}, but it runs out of memory", words, move.gives_up, breaks=True)
+
+
+def _roomier(
+    engine: Engine, request: Request, fit: Fit, weights: Weights, render: Render, first: Move | None = None
+) -> Iterator[tuple[Move, Fit, tuple[str, ...]]]:
+    """Changes with which the launch may fit, one of a kind; of those that fit and those that may, the former first."""
+    found: list[tuple[Move, Fit, tuple[str, ...]]] = []
+    done: set[str] = set()  # kinds that a change which fits was found of
+    for move in engine.room(request.given(), fit):
+        if move.kind in done:
+            continue
+        changed = request.after(move)
         after = measure(changed, weights) if decide(changed).ok else None
-        if after is not None and after.verdict in ("fits", "may break"):
-            doubt = "; it may then still break" if after.verdict == "may break" else ""
-            steps.append(Step(f"{move.text}{doubt}", render(move.argv), move.gives_up))
-            if len(steps) == MOST_STEPS:
-                break
-    return tuple(steps) or (Step("more GPUs to divide the model among, or a checkpoint with fewer bits a weight"),)
+        if after is None or after.verdict not in ("fits", "may break"):
+            continue
+        whole = move if first is None else move._replace(variables={**first.variables, **move.variables})
+        if (words := render(whole)) is not None:
+            found.append((move, after, words))
+            if after.verdict == "fits" and move.kind:
+                done.add(move.kind)
+    found.sort(key=lambda each: each[1].verdict != "fits")
+    offered: set[str] = set()
+    for move, after, words in found:
+        if not move.kind or move.kind not in offered:
+            offered.add(move.kind)
+            yield move, after, words
 
 
 def _outcome(launch: Launch) -> tuple[object, ...]:
-    chosen = tuple((layer.role, layer.selection.chosen) for layer in launch.layers)
+    chosen = tuple((layer.role, layer.selection.chosen, layer.question.num_heads) for layer in launch.layers)
     return (chosen, launch.dtype, launch.kv_cache_dtype_after_init, launch.block_size_after_load)
 
 
-def _nothing(request: Request, launch: Launch) -> str:
-    if launch.stage == "selector":
+def _some_accept(launch: Launch) -> bool:
+    """No kind of layer is without a backend that accepts it, or may."""
+    return bool(launch.layers) and all(
+        any(verdict.status is not Status.REFUSES for verdict in layer.selection.verdicts) for layer in launch.layers
+    )
+
+
+def _nothing(request: Request, launch: Launch, accepted: bool) -> str:
+    if launch.stage == "selector" and launch.layers and not launch.hypothetical and not accepted:
         release = request.release.version
-        return f"no change of these flags helps: no backend of release {release} accepts this model on this GPU"
-    return f"no change of these flags helps; the engine stops at stage {launch.stage}"
+        return f"no change found: no backend of release {release} accepts this model on this GPU"
+    return f"no change found; the engine stops at stage {launch.stage}"

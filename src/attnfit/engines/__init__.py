@@ -85,12 +85,27 @@ class Release(Protocol):
         """What the release makes of a model: its numbers, kinds of layers, quantisation. Raises nothing."""
 
 
+class Given(NamedTuple):
+    """A launch as it was given: what an engine needs to know to propose changes of it."""
+
+    argv: tuple[str, ...]
+    form: str  # which of the engine's parsers reads them
+    book: str  # the release whose rule book answers
+    variables: Mapping[str, str]
+    gpus: int | None  # that the server sees; None: nobody said
+    total: int  # that were named
+
+
 class Move(NamedTuple):
-    """A change of the server's flags: what it is in words, the flags after it, and what the user gives up."""
+    """A change of a launch: what it is in words, the server's flags after it, and what the user gives up."""
 
     text: str
     argv: tuple[str, ...]
     gives_up: str = ""
+    variables: Mapping[str, str | None] = {}
+    gpus: int | None = None  # that the server sees then, where that changes
+    kind: str = ""  # of several moves of one kind that end alike at most one is worth offering
+    otherwise: bool = False  # worth trying only where nothing before it helped
 
 
 class Engine(Protocol):
@@ -99,11 +114,11 @@ class Engine(Protocol):
     def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
         """The plainest launch of `model` on at most `gpus` GPUs, for a user who has no command yet."""
 
-    def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:
-        """Changes of the server's flags worth trying after a refusal, cheapest first."""
+    def moves(self, given: Given, launch: Launch) -> Iterator[Move]:
+        """Changes of the launch worth trying after a refusal, cheapest first."""
 
-    def room(self, argv: Sequence[str], fit: Fit) -> Iterator[Move]:
-        """Changes of the server's flags that need less memory, cheapest first."""
+    def room(self, given: Given, fit: Fit) -> Iterator[Move]:
+        """Changes of the launch that need less memory of each GPU, cheapest first."""
 
     def releases(self) -> Sequence[str]:
         """Versions with a rule book, oldest first."""

@@ -36,7 +36,13 @@ def as_dict(report: Report) -> dict[str, Any]:
         "said": list(report.said),
         "launch": launch_dict(report),
         "steps": [
-            {"text": s.text, "command": list(s.argv) if s.argv else None, "gives_up": s.gives_up} for s in report.steps
+            {
+                "text": s.text,
+                "command": list(s.argv) if s.argv else None,
+                "gives_up": s.gives_up,
+                "breaks": s.breaks,
+            }
+            for s in report.steps
         ],
     }
 

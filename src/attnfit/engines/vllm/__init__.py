@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
-from attnfit.engines import Move, Weights
+from attnfit.engines import Given, Move, Weights
 from attnfit.engines.traits import Traits
 
 if TYPE_CHECKING:
@@ -145,15 +145,15 @@ class Vllm:
             size -= 1  # the engine wants a divisor of the attention heads
         return ("vllm", "serve", *model, *(("--tensor-parallel-size", str(size)) if size > 1 else ()))
 
-    def moves(self, argv: Sequence[str], launch: Launch) -> Iterator[Move]:
+    def moves(self, given: Given, launch: Launch) -> Iterator[Move]:
         from attnfit.engines.vllm.moves import moves
 
-        return moves(argv, launch)
+        return moves(given, launch)
 
-    def room(self, argv: Sequence[str], fit: Fit) -> Iterator[Move]:
+    def room(self, given: Given, fit: Fit) -> Iterator[Move]:
         from attnfit.engines.vllm.moves import room
 
-        return room(argv, fit)
+        return room(given, fit)
 
     def releases(self) -> Sequence[str]:
         from attnfit.engines.vllm import releases

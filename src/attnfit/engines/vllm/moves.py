@@ -1,89 +1,126 @@
-"""Changes of `vllm serve` flags worth trying after a refusal, cheapest first. Whether one helps is not said here."""
+"""Changes of a `vllm serve` launch worth trying after a refusal, cheapest first. Whether one helps is not said here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 
-from attnfit.core import Fit, Launch
-from attnfit.engines import Move
-from attnfit.inputs.secrets import is_secret
+from attnfit.core import Fit, Launch, Status
+from attnfit.engines import Given, Move
+from attnfit.engines.vllm import moves_sizes
+from attnfit.engines.vllm.moves_flags import Flags, name_of, words
+from attnfit.engines.vllm.moves_spelling import like_a_size, misspelt, spelling
 
 BACKEND_FLAG = "--attention-backend"
+BACKEND_VARIABLE = "VLLM_ATTENTION_BACKEND"  # read up to 0.14 (launch/forced.py)
 
 # Flags that say which GPUs and which model, not how: dropping one is no fix but another launch.
 _NEVER_DROPPED = frozenset({
     "--model", "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
-    "--host", "--port", "--api-key", "--served-model-name", "--hf-overrides", "--config",
+    "--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp", "--enable-expert-parallel",
+    "--nnodes", "--host", "--port", "--api-key", "--served-model-name", "--hf-overrides", "--config",
 })  # fmt: skip
 
+_SIZE_WORDS = re.compile(r"World size|divisible|parallel", re.IGNORECASE)
+# A flag that the engine's own words name, and the word behind it.
+_NAMED = re.compile(r"(--[a-z][a-z0-9-]+)(?:[= ]['\"`]?([\w.]+))?")
 
-# The argument parser's own words about a flag it does not know, and our guess at what was meant.
-_MEANT = re.compile(r"unrecognized arguments: (--?[\w.-]+).*; did you mean '(--?[\w.-]+)'\?", re.DOTALL)
 
-
-def moves(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
-    """A flag spelt right; drop one flag; another backend by name; another dtype; drop two flags."""
-    if (meant := _MEANT.search(launch.detail)) is not None:
-        wrong, right = meant.groups()
-        for i, word in enumerate(argv):
-            if word.partition("=")[0] == wrong and is_secret(wrong) == is_secret(right):
-                yield Move(f"{right} instead of {wrong}", (*argv[:i], word.replace(wrong, right, 1), *argv[i + 1 :]))
-    spans = [span for span in _spans(argv) if _name(argv[span.start]) not in _NEVER_DROPPED]
+def moves(given: Given, launch: Launch) -> Iterator[Move]:
+    """What the refusal itself names first; then one flag less, another backend, another dtype, two flags less."""
+    flags = Flags(given)
+    said = launch.detail or launch.error or ""
+    wrong: Mapping[int, str] = {}
+    if launch.stage == "parse_flags":
+        yield from spelling(flags)
+        wrong = misspelt(flags)
+        yield from _no_file(flags)
+        yield from moves_sizes.sizes(flags, named=said.partition(":")[0] + " ")
+    sized = launch.stage == "create_engine_config" and _SIZE_WORDS.search(said) is not None
+    if sized:
+        yield from moves_sizes.visible(flags)
+        yield from moves_sizes.sizes(flags)
+    if launch.stage != "parse_flags":
+        yield from _named(flags, said)
+    spans = [span for span in flags.spans if _may_go(name_of(flags.argv[span.start]), wrong.get(span.start))]
     for span in spans:
-        flag = " ".join(argv[span.start : span.stop])
-        yield Move(f"drop {flag}", _without(argv, span))
-    if any(_name(argv[span.start]) == BACKEND_FLAG for span in spans):
-        for name in _backends_accepting_all(launch):
-            yield Move(f"{BACKEND_FLAG} {name}", _with(argv, BACKEND_FLAG, name))
+        yield Move(f"drop {words(flags.argv, span)}", flags.without(span), otherwise=bool(wrong.get(span.start)))
+    yield from _backends(flags, launch)
     for dtype in ("bfloat16", "float16"):
         if launch.dtype is not None and dtype != launch.dtype:
             yield Move(
                 f"--dtype {dtype}",
-                _with(argv, "--dtype", dtype),
+                flags.put("--dtype", dtype),
                 f"activations run in {dtype} instead of {launch.dtype}",
             )
+    if launch.stage not in ("parse_flags", "selector") and not sized:
+        yield from moves_sizes.sizes(flags)
     for i, first in enumerate(spans):
         for second in spans[i + 1 :]:
-            words = " and ".join(" ".join(argv[s.start : s.stop]) for s in (first, second))
-            yield Move(f"drop {words}", _without(_without(argv, second), first))
+            both = " and ".join(words(flags.argv, s) for s in (first, second))
+            meant = wrong.get(first.start) or wrong.get(second.start)
+            yield Move(f"drop {both}", flags.without(first, second), otherwise=bool(meant))
 
 
-def room(argv: Sequence[str], fit: Fit) -> Iterator[Move]:
-    """Shorter requests, then an FP8 KV cache. Whether that is enough is not said here."""
+def room(given: Given, fit: Fit) -> Iterator[Move]:
+    """More of the GPUs at hand, then shorter requests, then an FP8 KV cache. Whether that is enough is not said."""
+    flags = Flags(given)
+    yield from moves_sizes.more(flags)
     for length in dict.fromkeys(n for n in fit.longest or () if n > 0):
-        words = f"--max-model-len {length}"
-        yield Move(words, _with(argv, "--max-model-len", str(length)), f"requests of more than {length:,} tokens")
-    if not any(_name(word) == "--kv-cache-dtype" for word in argv):
-        yield Move("--kv-cache-dtype fp8", (*argv, "--kv-cache-dtype", "fp8"), "precision of the KV cache")
+        gives_up = f"requests of more than {length:,} tokens"
+        argv = flags.put("--max-model-len", str(length))
+        yield Move(f"--max-model-len {length}", argv, gives_up)
+    if flags.span_of("--kv-cache-dtype") is None:
+        yield Move("--kv-cache-dtype fp8", (*given.argv, "--kv-cache-dtype", "fp8"), "precision of the KV cache")
 
 
-def _backends_accepting_all(launch: Launch) -> list[str]:
-    """Backends valid for every question of the launch, in the engine's priority order."""
-    layers = launch.layers
-    return [
-        name for name in (layers[0].selection.valid if layers else ()) if all(name in x.selection.valid for x in layers)
-    ]
+def _may_go(name: str, meant: str | None) -> bool:
+    """Whether a launch without this flag is still the launch. `meant`: what it is misspelt for; "" if not clear."""
+    if meant == "":
+        return not like_a_size(name)
+    return (meant or name) not in _NEVER_DROPPED
 
 
-def _spans(argv: Sequence[str]) -> list[range]:
-    """Each flag with its values. A word that starts with a dash and a digit is a value, not a flag."""
-    starts = [i for i, word in enumerate(argv) if word.startswith("-") and not word[1:2].isdigit() and word != "-"]
-    return [range(start, stop) for start, stop in pairwise([*starts, len(argv)])]
+def _no_file(flags: Flags) -> Iterator[Move]:
+    """A --config file that the parser cannot take."""
+    if (span := flags.span_of("--config")) is not None:
+        name = words(flags.argv, span).removeprefix("--config").lstrip("= ")
+        yield Move(f"drop {words(flags.argv, span)}", flags.without(span), f"what {name or 'that file'} should set")
 
 
-def _name(word: str) -> str:
-    name = word.partition("=")[0]
-    return name.replace("_", "-") if name.startswith("--") else name
+def _named(flags: Flags, said: str) -> Iterator[Move]:
+    """Cures that the engine's own words name, as in `Re-run with --kv-cache-dtype bfloat16`."""
+    for name, value in dict.fromkeys(_NAMED.findall(said)):
+        flag = flags.options.get(name)
+        if flag is None or name in _NEVER_DROPPED:
+            continue
+        if flag.action in ("bool", "true", "false"):
+            if flags.span_of(name) is None:
+                yield Move(name, (*flags.argv, name))
+        elif value := value.rstrip("."):
+            yield Move(f"{name} {value}", flags.put(name, value))
 
 
-def _without(argv: Sequence[str], span: range) -> tuple[str, ...]:
-    return (*argv[: span.start], *argv[span.stop :])
+def _backends(flags: Flags, launch: Launch) -> Iterator[Move]:
+    """The engine's choice instead of a backend asked for; then every backend that accepts all layers, by name."""
+    asked = flags.given.variables.get(BACKEND_VARIABLE)
+    if asked is not None:
+        yield Move(f"drop {BACKEND_VARIABLE}={asked}", flags.argv, variables={BACKEND_VARIABLE: None})
+    if launch.stage != "selector" and not any(layer.question.backend for layer in launch.layers):
+        return
+    for name in _accepting_all(launch):
+        if asked is not None:
+            changed = {BACKEND_VARIABLE: name}
+            yield Move(f"{BACKEND_VARIABLE}={name} instead of {asked}", flags.argv, variables=changed)
+        if BACKEND_FLAG in flags.options:
+            yield Move(f"{BACKEND_FLAG} {name}", flags.put(BACKEND_FLAG, name))
+        elif asked is None:
+            yield Move(f"{BACKEND_VARIABLE}={name}", flags.argv, variables={BACKEND_VARIABLE: name})
 
 
-def _with(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:
-    for span in _spans(argv):
-        if _name(argv[span.start]) == flag:
-            return (*argv[: span.start], flag, value, *argv[span.stop :])
-    return (*argv, flag, value)
+def _accepting_all(launch: Launch) -> list[str]:
+    """Backends that accept every layer of the launch: those in the engine's own list first, in its order."""
+    answers = [layer.selection.verdicts for layer in launch.layers]
+    accepting = [{v.backend for v in verdicts if v.status is Status.ACCEPTS} for verdicts in answers]
+    first = sorted(answers[0], key=lambda v: not v.candidate) if answers else ()
+    return [v.backend for v in first if all(v.backend in names for names in accepting)]

@@ -1,0 +1,72 @@
+"""Sizes of the parallel groups worth trying: how many GPUs share the model, and in which way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from attnfit.engines import Move
+from attnfit.engines.vllm.moves_flags import Flags
+
+# dest -> every spelling, the one to write first
+SIZES = {
+    "tensor_parallel_size": ("--tensor-parallel-size", "-tp"),
+    "pipeline_parallel_size": ("--pipeline-parallel-size", "-pp"),
+    "decode_context_parallel_size": ("--decode-context-parallel-size", "-dcp"),
+}
+_TENSOR = SIZES["tensor_parallel_size"]
+_NEAR = 8  # sizes tried of each kind
+
+
+def sizes(flags: Flags, named: str = "") -> Iterator[Move]:
+    """The sizes nearest to those given that the GPUs allow. `named`: only the kinds that this text names."""
+    ways = []
+    for dest, spellings in SIZES.items():
+        span = flags.span_of(*spellings)
+        if (span is not None or dest in flags.values) and (not named or spellings[0] in named):
+            now = _number(flags, dest) or 0
+            ways.append(
+                [_sized(flags, spellings, n)._replace(kind="more" if n > now else "less") for n in _near(flags, dest)]
+            )
+    for group in zip_longest(*ways):  # in turns: the cure of one kind is no better than that of another
+        yield from (move for move in group if move is not None)
+
+
+def more(flags: Flags) -> Iterator[Move]:
+    """The model divided among more of the GPUs there are, fewest first."""
+    now, stages = (_number(flags, d) or 1 for d in ("tensor_parallel_size", "pipeline_parallel_size"))
+    for n in range(now + 1, (flags.given.gpus or 0) // stages + 1)[: 4 * _NEAR]:
+        yield _sized(flags, _TENSOR, n)._replace(kind="size")
+
+
+def visible(flags: Flags) -> Iterator[Move]:
+    """As many GPUs left visible as the sizes ask for."""
+    shown = flags.given.variables.get("CUDA_VISIBLE_DEVICES")
+    ids = (shown or "").split(",")
+    need = (_number(flags, "tensor_parallel_size") or 1) * (_number(flags, "pipeline_parallel_size") or 1)
+    if all(i.isdecimal() for i in ids) and len(ids) < need <= flags.given.total:
+        free = (str(i) for i in range(flags.given.total) if str(i) not in ids)
+        wide = ",".join([*ids, *(i for _, i in zip(range(need - len(ids)), free, strict=False))])
+        name = "CUDA_VISIBLE_DEVICES"
+        yield Move(f"{name}={wide} instead of {shown}", flags.argv, variables={name: wide}, gpus=need)
+
+
+def _near(flags: Flags, dest: str) -> list[int]:
+    given, most = _number(flags, dest), flags.given.gpus
+    if given is None:
+        return list(range(most or 1, 0, -1))[:_NEAR]
+    most = most or given
+    centre = min(given, most)
+    around = range(max(1, centre - _NEAR), min(most, centre + _NEAR) + 1)
+    return sorted((n for n in around if n != given), key=lambda n: (abs(n - given), -n))[: 2 * _NEAR]
+
+
+def _number(flags: Flags, dest: str) -> int | None:
+    text = str(flags.values.get(dest, ""))
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 7 else None
+
+
+def _sized(flags: Flags, spellings: tuple[str, ...], size: int) -> Move:
+    span = flags.span_of(*spellings)
+    spelt = flags.argv[span.start].partition("=")[0] if span is not None else spellings[0]
+    return Move(f"{spelt} {size}", flags.put(spellings[0], str(size), *spellings))

@@ -1,0 +1,77 @@
+"""Writing a command back with other environment variables, in the form the user has.
+
+`env X=1 vllm serve m`, `docker run -e X=1 image`, `X=1 vllm serve m`: the variable is changed where it stands. What
+comes out is read again, and is only offered if it says what was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attnfit.errors import UsageError
+from attnfit.inputs import shell
+from attnfit.inputs.command import Command, parse_command
+from attnfit.inputs.layers import Layer
+from attnfit.inputs.wrappers import CONTAINERS
+
+_HANDED_ON = ("-e", "--env")  # how a container runtime is told a variable
+
+
+def rewrite(command: Command, argv: Sequence[str], variables: Mapping[str, str | None]) -> list[str] | None:
+    """The whole command with `argv` and those variables set, or taken away where the value is None.
+
+    None if that cannot be written: the variable comes from a script line, a file, or from outside.
+    """
+    layers = list(command.layers)
+    for name, value in variables.items():
+        if name in command.env:
+            layers = [_replaced(layer, name, value) for layer in layers]
+        elif value is not None and layers:
+            layers = _added(command, layers, name, value)
+    inner = list(argv)
+    for layer in reversed(layers):
+        inner = layer.wrap(inner)
+    try:
+        read = parse_command(inner)
+    except UsageError:
+        return None
+    wanted = {name: value for name, value in {**command.env, **variables}.items() if value is not None}
+    return inner if read.argv == tuple(argv) and read.env == wanted else None
+
+
+def _replaced(layer: Layer, name: str, value: str | None) -> Layer:
+    before: list[str] = []
+    for word in layer.before:
+        head, assigned, _ = word.partition(f"{name}=")
+        if not assigned or head not in ("", "-e", "--env="):
+            before.append(word)
+        elif value is not None:
+            before.append(f"{head}{name}={value}")
+        elif not head and before and before[-1] in _HANDED_ON:
+            before.pop()
+    if before[:1] == ["env"] and len(before) > 1 and not before[1].startswith("-") and "=" not in before[1]:
+        before = before[1:]  # it has nothing left to set
+    return Layer(before=tuple(before), after=layer.after, skip=layer.skip, text=layer.text, raw=layer.raw)
+
+
+def _added(command: Command, layers: list[Layer], name: str, value: str) -> list[Layer]:
+    last = layers[-1]
+    if command.image is None and not command.files_here:
+        return layers  # what is set here does not reach another machine
+    if command.image is not None:
+        at = next((i for i, w in enumerate(last.before) if w.rpartition("/")[2] in CONTAINERS), None)
+        run = None if at is None else next((i for i, w in enumerate(last.before) if i > at and w == "run"), None)
+        if run is None:
+            return layers
+        before = (*last.before[: run + 1], "-e", f"{name}={value}", *last.before[run + 1 :])
+        return [*layers[:-1], _with_before(last, before)]
+    if command.layers[0].text is not None and not command.layers[0].before:
+        first = layers[0]
+        assert first.text is not None
+        text = (f"{first.text[0]}{name}={shell.quote(value)} ", first.text[1])
+        return [Layer(before=(), after=first.after, skip=first.skip, text=text, raw=first.raw), *layers[1:]]
+    return [_with_before(layers[0], (f"{name}={value}", *layers[0].before)), *layers[1:]]
+
+
+def _with_before(layer: Layer, before: tuple[str, ...]) -> Layer:
+    return Layer(before=before, after=layer.after, skip=layer.skip, text=layer.text, raw=layer.raw)
