@@ -44,9 +44,13 @@ def launch(row: dict[str, Any]) -> Launch:
 
 
 def words(error: str | None) -> str | None:
-    """An error without what the recording GPU was called and without pydantic's view of the arguments."""
+    """An error without what the recording GPU was called and without pydantic's view of the arguments.
+
+    Python prints the members of a set in no order.
+    """
     if error is None:
         return None
+    error = re.sub(r"\{([^{}]*)\}", lambda found: f"{{{sorted(found[1].split(', '))}}}", error)
     text = re.sub(r" on [^()]*\(compute", " on (compute", error.split(" [type=")[0].replace("fake", ""))
     return re.sub(r"\s+", " ", text).strip()
 
