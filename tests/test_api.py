@@ -108,3 +108,9 @@ def test_a_learned_book_answers_and_says_what_it_borrows(monkeypatch: pytest.Mon
     report = attnfit.check(f"vllm serve {GLM5} -tp 8", gpu="h200x8", engine="vllm==0.34.0", planned=False)
     assert (report.exact, report.verdict) == (True, "passes")
     assert any("those of 0.33.0" in note for note in report.launch.notes)
+
+
+def test_the_public_names_are_listed() -> None:
+    import attnfit
+
+    assert set(attnfit.__all__) < set(dir(attnfit))

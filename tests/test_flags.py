@@ -210,3 +210,10 @@ def test_a_megabyte_in_one_word() -> None:
     big = "x" * (1 << 20)
     assert values("m", "--served-model-name", big)["served_model_name"] == [big]
     assert detail("--" + big).startswith("unrecognized arguments")
+
+
+def test_numbers_that_no_float_holds_are_judged_as_the_release_would() -> None:
+    huge = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_size": 10**400, "nope": 1})
+    assert "Unexpected keyword argument" in detail("--kv-transfer-config", huge)
+    with pytest.raises(Refusal, match="OverflowError: cannot convert float infinity to integer"):
+        parse_flags("0.33.0", ["--max-model-len", "9" * 400 + "k"])

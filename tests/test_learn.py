@@ -13,6 +13,7 @@ import learn_engine
 from attnfit.core import Status
 from attnfit.engines.vllm.book import Book
 from attnfit.engines.vllm.row import question_of, row
+from attnfit.errors import UsageError
 from attnfit.learn import learn, same
 from attnfit.learn.coverage import Coverage
 from attnfit.learn.generate import Generator
@@ -167,3 +168,19 @@ def test_a_damaged_book_is_one_clear_error(book: Book) -> None:
     other = msgspec.json.encode({**json.loads(msgspec.json.encode(book.written)), "format": 99})
     with pytest.raises(learn.AttnfitError, match="format 99"):
         Book(other)
+
+
+def test_a_book_that_nothing_would_read_is_said_and_one_from_no_questions_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNFIT_DATA", str(tmp_path / "data"))
+    learn_engine.write(tmp_path / "engine")
+    with pytest.raises(UsageError, match="-5 questions prove nothing"):
+        learn.run(str(tmp_path / "engine"), questions=-5, say=lambda text: None)
+    assert not (tmp_path / "data").exists()
+    said: list[str] = []
+    path = learn.run(str(tmp_path / "engine"), questions=50, seed=1, say=said.append)
+    assert not any("goes on using" in text for text in said)
+    monkeypatch.setattr(learn.releases, "shipped", lambda: [path.stem])
+    learn.run(str(tmp_path / "engine"), questions=50, seed=1, say=said.append)
+    assert any(f"has a book of {path.stem} already, which it goes on using" in text for text in said)
