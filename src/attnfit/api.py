@@ -117,7 +117,11 @@ def check(
         return None if words is None else tuple(hide(words))
 
     weights = cache(lambda: _weights(files))
-    steps = plan(chosen, request, launch, render, weights) if planned else ()
+
+    def at_hand() -> engines.Weights:  # no headers are fetched for a launch that is refused
+        return weights() if files.commit is None else engines.Weights(None, "not fetched")
+
+    steps = plan(chosen, request, launch, render, at_hand) if planned else ()
     if launch.ok:
         launch.fit = measure(request, weights())
         if planned and verdict(launch) == "breaks" and launch.fit is not None and not launch.fit.files:

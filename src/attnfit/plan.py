@@ -51,8 +51,7 @@ def room(engine: Engine, request: Request, fit: Fit, weights: Weights, render: R
     for move, after, words in islice(_roomier(engine, request, fit, weights, render), MOST_STEPS):
         doubt = "; it may then still break" if after.verdict == "may break" else ""
         steps.append(Step(f"{move.text}{doubt}", words, move.gives_up))
-    more = "more GPUs to divide the model among, or a checkpoint with fewer bits a weight"
-    return tuple(steps) or (Step(f"no change found; {more}"),)
+    return tuple(steps) or (Step("more GPUs to divide the model among, or a checkpoint with fewer bits a weight"),)
 
 
 def _step(
