@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from attnfit import cli
+from attnfit import batch, cli
 from attnfit.report.plain import printable, styled
 
 BAD = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp"
@@ -49,6 +50,15 @@ def test_nor_can_a_path_or_an_option(capsys: pytest.CaptureFixture[str], monkeyp
         assert code == 2
         assert "\x1b" not in said
         assert "\x9b" not in said
+
+
+def test_nor_can_a_line_of_a_batch(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text(json.dumps({"id": BAD, "model": f"no{BAD}such", "gpu": "h200"}), "utf-8")
+    out = BytesIO()
+    batch.run(str(tmp_path / "lines"), out)
+    said = out.getvalue().decode()
+    assert not set(said) & set("\x1b\x07\x9b\u202e")
+    assert json.loads(said)["id"] == BAD
 
 
 def test_a_number_no_float_holds_is_named_and_no_fault_of_ours(

@@ -18,6 +18,7 @@ from attnfit.decide import Request, decide
 from attnfit.errors import AttnfitError, InputError, UsageError
 from attnfit.inputs.secrets import clean
 from attnfit.report.json import layer_dict
+from attnfit.report.plain import printable
 
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
@@ -46,7 +47,10 @@ def run(
     encoder = msgspec.json.Encoder()
     with opened as lines:
         for reply in answers(lines, gpu=gpu, count=count, engine=engine, env=env):
-            out.write(encoder.encode(reply) + b"\n")
+            raw = encoder.encode(reply)
+            if not raw.isascii():  # JSON escapes the lower control characters only
+                raw = printable(raw.decode()).encode()
+            out.write(raw + b"\n")
         out.flush()
 
 
