@@ -20,7 +20,7 @@ import msgspec
 from attnfit.errors import AttnfitError, InputError, UnknownAnswer
 from attnfit.inputs import hub_kept
 from attnfit.inputs.hub_errors import Unreachable, missing_file, not_a_hub, offline, sentence
-from attnfit.inputs.hub_ranges import document, ranges
+from attnfit.inputs.hub_ranges import document, ranges, without_telemetry
 from attnfit.inputs.hub_ref import HubRef, HubSettings
 from attnfit.inputs.json_file import MOST_BYTES, read_object
 from attnfit.inputs.ranges import FileSource, ReadAhead, Source
@@ -270,7 +270,8 @@ def _quiet() -> Iterator[None]:
     if shown:
         disable_progress_bars()
     try:
-        yield
+        with without_telemetry():
+            yield
     finally:
         logger.setLevel(level)
         if shown:

@@ -31,11 +31,25 @@ def ranges(ref: HubRef, settings: HubSettings, commit: str, name: str) -> Fetch:
     url = hub.hf_hub_url(ref.repo, name, revision=commit, endpoint=settings.endpoint)
 
     @cache
-    def headers() -> dict[str, str]:  # building them may ask the hub, for a list of known agents
-        own = build_hf_headers(token=settings.token, library_name="attnfit", library_version=__version__)
+    def headers() -> dict[str, str]:
+        with without_telemetry():
+            own = build_hf_headers(token=settings.token, library_name="attnfit", library_version=__version__)
         return {**own, "Accept-Encoding": "identity"}
 
     return _fetch(url, headers, ref, settings, name)
+
+
+@contextmanager
+def without_telemetry() -> Iterator[None]:
+    """Else the library asks the hub for a list of agents before the first request, and reads all that it is sent."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_DISABLE_TELEMETRY
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_TELEMETRY = before
 
 
 def address(url: str) -> Fetch:

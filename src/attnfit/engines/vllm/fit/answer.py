@@ -11,13 +11,14 @@ import msgspec
 
 from attnfit.core import Fit, Gpu
 from attnfit.engines import Weights
+from attnfit.engines.vllm.fit import older
 from attnfit.engines.vllm.fit.groups import Pool, pool
 from attnfit.engines.vllm.fit.held import held
 from attnfit.engines.vllm.fit.kernel_blocks import layout, packed
 from attnfit.engines.vllm.fit.memory import Served, served
 from attnfit.engines.vllm.fit.overhead import overhead
 from attnfit.engines.vllm.fit.scheduler import batch, hybrid, limits
-from attnfit.engines.vllm.fit.spec import FULL, Limits, Spec
+from attnfit.engines.vllm.fit.spec import Limits, Spec
 from attnfit.engines.vllm.fit.specs import Built, layer_specs
 from attnfit.engines.vllm.fit.verdict import Budget, judge
 from attnfit.engines.vllm.fit.weights import shard_of
@@ -27,7 +28,7 @@ from attnfit.fit.answer import NO_MEMORY
 from attnfit.fit.span import Span
 
 GIB = 1 << 30
-PROVEN_ON = "0.33.0"
+PROVEN_ON = older.NEWEST
 _Figure = TypeVar("_Figure", int, float)
 
 
@@ -89,6 +90,9 @@ def fit(built: Built, gpu: Gpu, given: Weights) -> Fit:
     if budget is not None and budget.asked is not None and budget.asked > budget.total.high:
         ends = None  # a cache larger than the GPU holds nothing
     verdict, why = judge(budget, weights, extra, cache, ends, doubts=bool(has.unknown))
+    if verdict == "breaks" and ends is not None and found is not None and len(found.groups) > 1:
+        # An older check at start looks at one group: it may let pass what a request of that length then does not get.
+        verdict = "breaks" if older.rules(cfg.release).checks_all else "may break"
     if verdict == "breaks" and given.tensors is None:
         # The directory holds no weights: those it is launched with may be others than its config.json tells.
         verdict, why = "may break", f"if the weights are those that config.json tells, {why}"
@@ -162,10 +166,10 @@ def _pool(built: Built) -> Pool:
         raise Unknown("sliding windows with decode context parallelism")
     if cfg.pp > 1:
         kept = _widest_stage(cfg, kept)
-    found = pool(kept, layout(built, kept) if kept else "LBNHC", hybrid=hybrid(cfg))
-    if cfg.release != PROVEN_ON and (len(found.groups) > 1 or any(spec.kind not in FULL for spec in kept)):
-        raise Unknown(f"how a release other than {PROVEN_ON} shares its KV cache among layers of several kinds")
-    return found
+    older.check(cfg, kept)
+    below = older.rules(cfg.release).padded_below
+    plain = cfg.release != PROVEN_ON or not kept  # before 0.33.0 the layout changes no size of what is proven
+    return pool(kept, "LBNHC" if plain else layout(built, kept), hybrid=hybrid(cfg), padded_below=below)
 
 
 def _widest_stage(cfg: EngineConfig, specs: list[Spec]) -> list[Spec]:
@@ -183,8 +187,10 @@ def _ends(cfg: EngineConfig, found: Pool, bound: Limits, cache: Span) -> tuple[S
     override = cfg.flags.get("num_gpu_blocks_override")
     override = override if isinstance(override, int) and override > 0 else None
     auto = cfg.flags.get("max_model_len") in (-1, "auto")
+    held_back = older.rules(cfg.release).held_back
     worst, best = (
-        served(found, bound, free, cfg.max_model_len, override=override, auto=auto) for free in (cache.low, cache.high)
+        served(found, bound, free, cfg.max_model_len, override=override, auto=auto, held_back=held_back)
+        for free in (cache.low, cache.high)
     )
     return worst, best
 

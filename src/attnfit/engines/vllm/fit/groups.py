@@ -31,18 +31,21 @@ class Pool(NamedTuple):
         return sum(max(spec.blocks(length, limits) for spec, _ in group) for group in self.groups)
 
 
-def pool(specs: Sequence[Spec], layout: str, *, hybrid: bool) -> Pool:
-    """Group the layers. `hybrid` False: the hybrid KV cache manager is off. Raises Unknown where the engine raises."""
+def pool(specs: Sequence[Spec], layout: str, *, hybrid: bool, padded_below: float = 1.5) -> Pool:
+    """Group the layers. `hybrid` False: the hybrid KV cache manager is off. Raises Unknown where the engine raises.
+
+    padded_below: see `older.Rules`.
+    """
     kept = [spec for spec in specs if spec.kind is not None]
     if not hybrid:
         kept = _promoted(kept)
     if not kept:
         return Pool((), 0)
-    groups = _groups(kept, layout)
+    groups = _groups(kept, layout, padded_below)
     return Pool(groups, _bytes_per_block(groups, layout))
 
 
-def _groups(specs: list[Spec], layout: str) -> tuple[Group, ...]:
+def _groups(specs: list[Spec], layout: str, padded_below: float) -> tuple[Group, ...]:
     if uniform(specs):
         return (tuple((spec, spec.count) for spec in specs),)
     if layout.startswith("B") and len({spec.page_bytes for spec in specs}) > 1:
@@ -54,7 +57,7 @@ def _groups(specs: list[Spec], layout: str) -> tuple[Group, ...]:
         if not any(spec.kind == "MLAAttentionSpec" for spec in specs) or not uniform(full):
             raise
         return (tuple((spec, spec.count) for spec in full),)
-    return _repeated(equal)
+    return _repeated(equal, padded_below)
 
 
 def _equal_pages(specs: list[Spec]) -> list[Spec]:
@@ -78,7 +81,7 @@ def _equal_pages(specs: list[Spec]) -> list[Spec]:
     return out
 
 
-def _repeated(specs: list[Spec]) -> tuple[Group, ...]:
+def _repeated(specs: list[Spec], padded_below: float) -> tuple[Group, ...]:
     """Groups of equally many layers, the scarcest kind setting the number (kv_cache_planning.py:416)."""
     kinds: dict[Spec, int] = {}
     for spec in specs:
@@ -87,7 +90,7 @@ def _repeated(specs: list[Spec]) -> tuple[Group, ...]:
         near = next((k for k in kinds if k == same or _only_windows_differ(k, same)), same)
         kinds[near] = kinds.get(near, 0) + spec.count
     fewest, most = min(kinds.values()), max(kinds.values())
-    size = most if most < fewest * 1.5 else fewest
+    size = most if most < fewest * padded_below else fewest
     groups: list[Group] = []
     for spec, count in kinds.items():
         number = ceil_div(count, size)

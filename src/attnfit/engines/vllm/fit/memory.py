@@ -22,17 +22,24 @@ class Served(NamedTuple):
 
 
 def served(
-    pool: Pool, limits: Limits, free: int, length: int, *, override: int | None = None, auto: bool = False
+    pool: Pool,
+    limits: Limits,
+    free: int,
+    length: int,
+    *,
+    override: int | None = None,
+    auto: bool = False,
+    held_back: bool = True,
 ) -> Served:
     """`free` bytes for the KV cache of one rank; `override` is --num-gpu-blocks-override, `auto` --max-model-len auto.
 
-    One block is held back (the null block), so that a request must fit into the rest.
+    held_back: one block (the null block) is, so that a request must fit into the rest.
     """
     if not pool.groups:  # no layer keeps a cache
         return Served(length, 0, Capacity(1, 0, 0.0), length)
     if override is not None:
         free = override * pool.bytes_per_block
-    usable = free - pool.bytes_per_block
+    usable = free - pool.bytes_per_block * held_back
 
     def needs(tokens: int) -> int:
         return pool.blocks(tokens, limits) * pool.bytes_per_block

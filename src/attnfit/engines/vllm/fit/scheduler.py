@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attnfit.core import Capability
+from attnfit.engines.vllm.fit.older import rules
 from attnfit.engines.vllm.fit.spec import Limits
 from attnfit.engines.vllm.launch.mamba_state import num_speculative_tokens
 from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
@@ -52,7 +53,7 @@ def limits(cfg: EngineConfig, tokens: int) -> Limits:
         raise Unknown(f"how many batches are in flight with speculative method {method}")
     asked = cfg.flags.get("async_scheduling")
     overlapped = cfg.runner_type != "pooling" if asked is None else bool(asked)
-    at_once = cfg.pp + 1 if overlapped else cfg.pp
+    at_once = (cfg.pp + 1 if overlapped else cfg.pp) if rules(cfg.release).all_batches else 1
     retained = 0
     if method in _EAGLE and _layers_of_the_draft(cfg) > 1:
         retained = num_speculative_tokens(cfg) - 1

@@ -11,6 +11,7 @@ import msgspec
 
 from attnfit.core import Capability
 from attnfit.engines.vllm.fit.kernel_blocks import packed, window_block
+from attnfit.engines.vllm.fit.older import NEWEST, rules
 from attnfit.engines.vllm.fit.spec import Spec, ceil_div
 from attnfit.engines.vllm.launch.blocks import BlockSizes
 from attnfit.engines.vllm.launch.gdn import prefill_checkpoint_alignment
@@ -76,6 +77,8 @@ def _attention(b: Built, layer: KvLayer) -> Spec:
     plain = _base(layer, "FullAttentionSpec", block_size=b.block, sharded=True, **_heads(b, layer))
     if layer.sliding_window is None:
         return plain
+    if not rules(b.cfg.release).window_fits_page:
+        return msgspec.structs.replace(plain, kind="SlidingWindowSpec", window=layer.sliding_window)
     one = packed(msgspec.structs.replace(plain, block_size=1), layer, b)
     token, shared = one.natural_bytes, b.sizes.skip_page_bytes
     block = window_block(b, layer, token, shared or token * b.block)
@@ -213,7 +216,7 @@ def _state(b: Built, layer: KvLayer) -> Spec:
         raise Unknown("the block size of the recurrent layers")
     blocks = 1 + num_speculative_tokens(cfg)
     if cfg.mamba_cache_mode == "align":
-        blocks += 1 + _checkpoints(b, layer)
+        blocks += 1 + (_checkpoints(b, layer) if cfg.release == NEWEST else 0)
     return _base(
         layer, "MambaSpec", block_size=block, ratio=0, content=state_bytes(cfg), padded=b.sizes.mamba_page_bytes,
         state_blocks=blocks, stored_as=str(layer.mamba_type),
