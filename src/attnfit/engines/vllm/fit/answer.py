@@ -90,7 +90,8 @@ def fit(built: Built, gpu: Gpu, given: Weights) -> Fit:
     if budget is not None and budget.asked is not None and budget.asked > budget.total.high:
         ends = None  # a cache larger than the GPU holds nothing
     verdict, why = judge(budget, weights, extra, cache, ends, doubts=bool(has.unknown))
-    if verdict == "breaks" and ends is not None and found is not None and len(found.groups) > 1:
+    light = weights is not None and budget is not None and weights.low <= budget.allowed.high
+    if verdict == "breaks" and light and ends is not None and found is not None and len(found.groups) > 1:
         # An older check at start looks at one group: it may let pass what a request of that length then does not get.
         verdict = "breaks" if older.rules(cfg.release).checks_all else "may break"
     if verdict == "breaks" and given.tensors is None:
