@@ -57,9 +57,9 @@ class Hub:
         self.refs.setdefault(repo, {})[ref] = commit
 
     def fail(self, pattern: str, answer: tuple[int, dict[str, str]] | str, times: int = 10**9) -> None:
-        """Requests whose "METHOD /path" matches get `answer` `times` times: status and headers, or a word: "drop", "cut",
+        """Requests whose "METHOD /path" matches get `answer` so many times: status and headers, or a word.
 
-        "drip" (a byte now and then for ever), "vast" (a body without end as fast as it can).
+        "drop" and "cut" break off, "drip" sends a byte now and then for ever, "vast" a body without end.
         """
         left = [times]
 
