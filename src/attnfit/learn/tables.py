@@ -44,7 +44,7 @@ CHECKS = {
     "mamba_chunked": ("vllm/model_executor/models/config.py", "Chunked prefill is required for Mamba prefix caching"),
     "mamba_block": ("vllm/config/vllm.py", "--mamba-block-size can only be set with"),
     "lora": ("vllm/config/lora.py", "LoRA is not supported for"),
-    "microbatches": ("vllm/config/vllm.py", "Microbatching currently only supports the"),
+    "microbatches": ("vllm/config/vllm.py", "all2all backends on this "),
     "replayssm": ("vllm/config/vllm.py", "--use-replayssm is not supported for"),
     "online_fp8": ("vllm/config/quantization.py", "_ONLINE_SHORTHANDS"),
     "non_causal_mla": ("vllm/config/model.py", 'getattr(self.hf_text_config, "is_causal", True)'),
