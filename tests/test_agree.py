@@ -96,6 +96,7 @@ def test_a_line_of_odd_values_is_a_usage_error() -> None:
     assert '"flags" holds null' in line(model=GLM5, flags=[1, None])["problem"]
     question = {"capability": "9.0", "head_size": -128, "dtype": "bfloat16"}
     assert "head_size is -128" in line(question=question)["problem"]
+    assert "problem" not in line(question={**question, "head_size": 0}), "the engine's selector answers it"
 
 
 def test_a_bare_capability_has_a_name_in_the_engines_text() -> None:

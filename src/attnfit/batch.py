@@ -126,8 +126,8 @@ def _question(item: dict[str, Any], engine: str | None) -> dict[str, Any]:
     asked["backend"] = _name(asked.get("backend", item.get("backend")))
     for name in _SIZES:
         value = asked.get(name)
-        if isinstance(value, int) and value < 1:
-            raise UsageError(f"{name} is {value}; write a positive number")
+        if isinstance(value, int) and value < 0:  # 0 the engine's own selector answers, and so do the books
+            raise UsageError(f"{name} is {value}; a size is no negative number")
     question = release.question(asked)
     selection = release.select(question, item["env"], explained=False)
     code = 3 if selection.unknown or not release.exact else 0 if selection.chosen else 1
