@@ -8,7 +8,7 @@ from functools import cached_property
 from attnfit.engines import Given
 from attnfit.engines.vllm.flags import prepare
 from attnfit.engines.vllm.flags.convert import EngineError
-from attnfit.engines.vllm.flags.parse import _Lenient
+from attnfit.engines.vllm.flags.parse import Lenient
 from attnfit.engines.vllm.flags.parser import ParserError
 from attnfit.engines.vllm.flags.table import Flag, load_table
 from attnfit.engines.vllm.releases import walked_as
@@ -28,7 +28,7 @@ class Flags:
     @cached_property
     def _read(self) -> tuple[Mapping[str, object], list[str]]:
         table = load_table(walked_as(self.given.book))
-        parser = _Lenient(table, lambda flag, text: text)
+        parser = Lenient(table, lambda flag, text: text)
         words, form = list(self.argv), self.given.form
         if form == "auto":
             form = "serve" if words and not words[0].startswith("-") else "module"

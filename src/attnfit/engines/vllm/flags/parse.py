@@ -96,7 +96,7 @@ def flag_error(table: Table | str, argv: Sequence[str], form: str = "auto") -> s
 
 def lenient_values(release: str, argv: Sequence[str], form: str) -> dict[str, Any]:
     """The text every flag was given, nothing converted or refused: for looking, not for judging."""
-    parser = _Lenient(load_table(release), lambda flag, text: text)
+    parser = Lenient(load_table(release), lambda flag, text: text)
     try:
         ready = prepare.prepare(
             ["serve", *argv] if form == "serve" else list(argv), parser.options, parser.table.syntax
@@ -107,7 +107,7 @@ def lenient_values(release: str, argv: Sequence[str], form: str) -> dict[str, An
     return parser.values
 
 
-class _Lenient(Parser):
+class Lenient(Parser):
     def _value(self, flag: Flag, text: str) -> Any:
         return text
 
