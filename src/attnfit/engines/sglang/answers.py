@@ -1,0 +1,218 @@
+"""Where answers come from: the release's own code, run by the witness, or the compact form that is shipped.
+
+An *asker* answers one launch (a *case*, plain JSON) with one dict (`Answer`), both described below. Which asker is
+taken, in this order:
+
+1. the source the user names (`--witness`: a tree, a wheel, "installed", "sglang==X");
+2. the SGLang installed where the command would run, if it is of the release asked for;
+3. source files of the release in the user's cache (`attnfit learn sglang==X`, or an earlier run);
+4. the compact form shipped for a few releases, as far as it knows the case;
+5. source files fetched now from the user's package index, unless told to stay offline.
+
+The witness's child process is kept open for the whole run: candidates and plans ask it many times.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol, TypedDict
+
+from attnfit.errors import AttnfitError, UnknownAnswer
+
+COMPACT = "attnfit.engines.sglang.compact"  # releases() -> versions it has; answer(case, version) -> Answer
+WITNESS = "attnfit.engines.sglang.witness"  # find(spec, offline, say), kept(version) -> Source; Child(source)
+
+Say = Callable[[str], None]
+
+
+class Case(TypedDict):
+    """One launch, as plain JSON."""
+
+    model: str  # the path or hub id as the server is given it
+    config: dict[str, Any]  # config.json
+    hf_quant: dict[str, Any] | None  # hf_quant_config.json
+    files: list[str] | None  # names beside config.json; None: not known
+    capability: str  # "12.0"
+    gpu_name: str  # as NVML names it; "" where only a capability is known
+    gpu_mem_gb: float  # GiB of each GPU
+    gpus: int | None  # that the server sees; None: nobody said
+    argv: list[str]  # the server's arguments, after `launch_server` or `serve`; the model among them
+    variables: dict[str, str]  # environment variables the command sets
+    facts: dict[str, bool]  # packages that are there (needs.py), where that differs from what the release brings
+
+
+class Where(TypedDict):
+    file: str  # below sglang/: "srt/server_args.py"
+    line: int
+    func: str
+
+
+class Answer(TypedDict, total=False):
+    """What a release makes of a case. `ok` None: not known, and `unknown` names what is missing."""
+
+    ok: bool | None
+    # where it ends: arg-parse | arg-resolve | arg-check | model-config | publish | model-runner-init | backend-init
+    stage: str | None
+    error_type: str | None
+    message: str | None
+    where: Where | None
+    unknown: list[str]
+    prefill: str | None
+    decode: str | None
+    resolved: dict[str, Any]  # field of ServerArgs -> value after resolution
+    given: dict[str, Any]  # field of ServerArgs -> value as parsed
+    warnings: list[list[str]]  # [level, text, logger], in the order they were logged
+    linear_attn: dict[str, Any] | None
+    backend_class: str | None
+    full_attn_backend_class: str | None
+    linear_attn_backend_class: str | None
+    needs: list[str]  # packages that what was chosen imports (needs.py)
+    traits: dict[str, Any]  # what its ModelConfig says of the model, as far as it came
+
+
+class Asker(Protocol):
+    """Answers launches for one release."""
+
+    origin: str  # for people: where its source files come from
+
+    def ask(self, case: Case) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """Source files of one release (witness.cache.Source)."""
+
+    @property
+    def root(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def origin(self) -> str: ...
+
+
+def to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def offline() -> bool:
+    """Whether the user forbids fetching: `--offline`, or a variable that says so."""
+    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _OFFLINE)
+
+
+_OFFLINE = ("ATTNFIT_OFFLINE", "HF_HUB_OFFLINE")
+
+
+def nothing(why: str) -> Answer:
+    """No answer, and why."""
+    return Answer(ok=None, stage=None, message=None, where=None, unknown=[why], resolved={}, given={}, warnings=[])
+
+
+class Nobody:
+    """Stands in where no source could be had: every answer is unknown, with the next action."""
+
+    origin = "nowhere"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def ask(self, case: Case) -> Answer:
+        return nothing(self.why)
+
+    def close(self) -> None:
+        pass
+
+
+class Witnessed:
+    """Asks the release's own code in an isolated child; opens it at the first question, and again if it died."""
+
+    def __init__(self, source: Source) -> None:
+        self.origin = source.origin
+        self._source = source
+        self._child: Any = None
+
+    def ask(self, case: Case) -> Answer:
+        try:
+            if self._child is None:
+                self._child = import_module(WITNESS).Child(self._source)
+            answer: Answer = self._child.ask(case)
+            return answer
+        except AttnfitError as error:  # the child died or ran out of its limits: this case is unknown, not the next
+            self.close()
+            return nothing(str(error))
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+
+class Compact:
+    """The shipped form; what it does not know is asked of `further`, made at the first such case."""
+
+    def __init__(self, version: str, further: Callable[[], Asker]) -> None:
+        self.origin = f"the compact form of {version} that is shipped with attnfit"
+        self._version, self._make = version, further
+        self._further: Asker | None = None
+
+    def ask(self, case: Case) -> Answer:
+        if self._further is None:
+            answer: Answer = import_module(COMPACT).answer(case, self._version)
+            if not answer.get("unknown"):
+                return answer
+            self._further = self._make()
+            if isinstance(self._further, Nobody):
+                self._further = None
+                answer["unknown"] = [*answer["unknown"], f"`attnfit learn sglang=={self._version}` makes it known"]
+                return answer
+            self.origin = self._further.origin
+        return self._further.ask(case)
+
+    def close(self) -> None:
+        if self._further is not None:
+            self._further.close()
+
+
+@lru_cache(maxsize=32)
+def choose(version: str, source: str | None = None, say: Say = to_stderr) -> Asker:
+    """The asker for a release, kept for the whole run. `source`: what the user named, or an environment's prefix.
+
+    Raises InputError or UnknownAnswer for a source that was named and is none.
+    """
+    asker = _choose(version, source, say)
+    atexit.register(asker.close)
+    return asker
+
+
+def _choose(version: str, source: str | None, say: Say) -> Asker:
+    if source is not None:
+        return Witnessed(import_module(WITNESS).find(source, offline=offline(), say=say))
+    if _have(WITNESS) and (kept := import_module(WITNESS).kept(version)) is not None:
+        return Witnessed(kept)
+
+    def fetched() -> Asker:
+        if not _have(WITNESS):
+            return Nobody("this installation has no witness for SGLang")
+        try:
+            return Witnessed(import_module(WITNESS).find(f"sglang=={version}", offline=offline(), say=say))
+        except UnknownAnswer as error:
+            return Nobody(f"no source files of sglang {version}: {error}; run `attnfit learn sglang=={version}` online")
+
+    if version in shipped():
+        return Compact(version, fetched)
+    return fetched()
+
+
+def shipped() -> tuple[str, ...]:
+    """Releases that are answered without any source files."""
+    return tuple(import_module(COMPACT).releases()) if _have(COMPACT) else ()
+
+
+def _have(module: str) -> bool:
+    return find_spec(module) is not None
