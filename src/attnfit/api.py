@@ -109,6 +109,8 @@ def check(
         env={**facts, **(env or {})},
     )
     launch = decide(request)
+    if planned or instead:
+        request.release.consider(launch)
 
     def render(move: engines.Move) -> tuple[str, ...] | None:
         from attnfit.inputs.rewrite import rewrite

@@ -183,6 +183,9 @@ def _launch(item: dict[str, Any], gpu: str | None, count: int | None, engine: st
     )
     resolved = launch.stage not in ("parse_flags", "create_engine_config")  # else the engine never came to them
     code = {True: 0, False: 1, None: 3}[launch.ok] if release.exact else 3
+    if launch.reply:
+        circumstances = {"release": release.version, "exact": release.exact, "exit_code": code}
+        return {**launch.reply, "notes": [*notes, *launch.notes], **circumstances}
     return {
         "ok": launch.ok,
         "stage": launch.stage,
@@ -213,11 +216,10 @@ def _gpus(
     item: dict[str, Any], default: str | None, count: int | None
 ) -> tuple[tuple[tuple[Gpu, int], ...], int | None]:
     """The GPUs of a line, and how many there are, if it says so."""
-    from attnfit.gpus import by_capability
     from attnfit.inputs.gpu import read_gpus
 
     if "capability" in item:
-        return ((by_capability(_capability(item["capability"])), 1),), None
+        return ((_bare(item), 1),), _whole(item, "gpus")
     spec = item.get("gpu", default)
     if not isinstance(spec, str):
         raise UsageError('no GPU: give "gpu": "h200x8" or "capability": "12.0"')
@@ -227,6 +229,28 @@ def _gpus(
         raise UsageError(f'"count" is {count!r}; write a whole number of GPUs')
     found = read_gpus(spec, count)
     return found.gpus, sum(n for _, n in found.gpus) if found.counted else None
+
+
+def _bare(item: dict[str, Any]) -> Gpu:
+    """A GPU of which a line says the compute capability, and maybe its name and memory."""
+    from attnfit.gpus import by_capability
+
+    gpu = by_capability(_capability(item["capability"]))
+    name, size = item.get("gpu_name"), item.get("gpu_mem_gb")
+    if name is not None:
+        gpu = msgspec.structs.replace(gpu, name=_typed(item, "gpu_name", str))
+    if size is not None:
+        if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
+            raise UsageError(f'"gpu_mem_gb" is {size!r}; write its memory in GiB')
+        gpu = msgspec.structs.replace(gpu, memory_gib=float(size))
+    return gpu
+
+
+def _whole(item: dict[str, Any], key: str) -> int | None:
+    count = item.get(key)
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise UsageError(f'"{key}" is {count!r}; write a whole number of GPUs')
+    return count
 
 
 def _capability(value: Any) -> Capability:

@@ -145,12 +145,39 @@ class LayerQuestion(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing a launch chooses by a flag, and what becomes of the launch with each of its values instead."""
+
+    what: str  # "attention backend", "DSA decode kernel"
+    flag: str  # "--attention-backend"
+    chosen: tuple[str, ...] = ()  # what this launch ends up with
+    verdicts: tuple[Verdict, ...] = ()  # every value the release takes, in its order
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A setting that the engine changes by itself."""
+
+    field: str
+    given: Any  # by the user, else the engine's default
+    resolved: Any
+    said: str = ""  # what the engine says of it
+
+
+class Hazard(msgspec.Struct, frozen=True):
+    """Something in the engine that a user of this launch should know."""
+
+    code: str  # stable, e.g. "inert-flag"
+    text: str
+    where: str = ""  # engine source
+    flag: str = ""  # that does nothing here, and may go
+
+
 class Launch(msgspec.Struct, kw_only=True):
     """The whole answer for one launch. `ok` None means unknown; `unknown` then names what is missing."""
 
     ok: bool | None
     # where it ended: parse_flags | create_engine_config | init_device | selector | model_init | draft_init |
-    # load_weights | update_block_size | done
+    # load_weights | update_block_size | done; other engines have stages of their own, and say them in `when`
     stage: str
     error: str | None = None  # the engine's words, exception name first
     unknown: tuple[str, ...] = ()
@@ -165,6 +192,13 @@ class Launch(msgspec.Struct, kw_only=True):
     where: str = ""  # engine file:line that refuses
     detail: str = ""  # what the engine printed before `error`, where that says more
     fit: Fit | None = None  # None: not asked, or nothing is known of the sizes
+    # of engines that resolve their settings in a procedure instead of asking a selector:
+    when: str = ""  # the stage in words: "after the weights have loaded"
+    chosen: tuple[tuple[str, str], ...] = ()  # ("prefill", "trtllm_mha"), ("decode", "triton"), ...
+    changes: tuple[Change, ...] = ()
+    choices: tuple[Choice, ...] = ()  # asked only for a report
+    hazards: tuple[Hazard, ...] = ()
+    reply: dict[str, Any] = {}  # the answer in the engine's own words, for --batch and --json
 
 
 class Step(msgspec.Struct, frozen=True):

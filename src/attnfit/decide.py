@@ -87,6 +87,7 @@ def _on(gpu: Gpu, request: Request) -> Launch:
         files_here=request.files_here,
         variables=request.variables,
         env=request.env,
+        gpu=gpu,
     )
     named = gpu.memory_gib is not None  # a GPU of the catalogue or of NVML, not a bare compute capability
     if launch.error:  # of a bare compute capability only the maker is known

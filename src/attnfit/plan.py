@@ -64,7 +64,8 @@ def _step(
     weights: Callable[[], Weights],
 ) -> Step:
     """A change that cures the refusal, and what its memory is like; with a second change if that makes it fit."""
-    names = ", ".join(dict.fromkeys(x.selection.chosen for x in launch.layers if x.selection.chosen))
+    chosen = [*(layer.selection.chosen for layer in launch.layers), *_pair(launch)]
+    names = ", ".join(dict.fromkeys(name for name in chosen if name))
     then = f"; then {names} serves it" if names else ""
     changed = request.after(move)
     fit = measure(changed, weights())
@@ -105,9 +106,14 @@ def _roomier(
             yield move, after, words
 
 
+def _pair(launch: Launch) -> list[str]:
+    """What serves prefill and decode, where the engine answers with a pair."""
+    return [name for role, name in launch.chosen if role in ("prefill", "decode")]
+
+
 def _outcome(launch: Launch) -> tuple[object, ...]:
     chosen = tuple((layer.role, layer.selection.chosen, layer.question.num_heads) for layer in launch.layers)
-    return (chosen, launch.dtype, launch.kv_cache_dtype_after_init, launch.block_size_after_load)
+    return (chosen, launch.chosen, launch.dtype, launch.kv_cache_dtype_after_init, launch.block_size_after_load)
 
 
 def _some_accept(launch: Launch) -> bool:

@@ -11,7 +11,7 @@ from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selectio
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError, did_you_mean
 
-ENGINES = ("vllm",)
+ENGINES = ("vllm", "sglang")
 
 
 class Weights(NamedTuple):
@@ -64,7 +64,12 @@ class Release(Protocol):
         files_here: bool,
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
-    ) -> Launch: ...
+        gpu: Gpu | None = None,
+    ) -> Launch:
+        """The whole answer. `gpu` where more than its compute capability is known."""
+
+    def consider(self, launch: Launch) -> None:
+        """Add to an answer just given what only a report shows, and what takes asking again: every other candidate."""
 
     def fit(
         self,

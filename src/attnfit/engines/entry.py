@@ -18,8 +18,8 @@ class EntryPoints(NamedTuple):
     programs: Mapping[str, Mapping[str, str]]  # executable -> subcommand ("" for none) -> form
     modules: Mapping[str, Mapping[str, str]]  # `python -m` module -> subcommand -> form
     scripts: Mapping[str, str]  # end of a script's path -> form
-    images: re.Pattern[str]  # container images whose entry point is the server
-    image_form: str
+    images: re.Pattern[str]  # container images of the engine
+    image_form: str | None  # form of their entry point; None: it is no server, the command stands behind the image
     image_tag: re.Pattern[str]  # group 1: the release
     requirement: re.Pattern[str]  # "vllm==0.16.0" in a wrapper's options; group 1: the release
     model_options: tuple[str, ...]  # options that name the model

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from attnfit.errors import UsageError
 from attnfit.inputs import shell
 
-_NAME = re.compile(r"(?i)(?:^|[_-])(?:token|key|secret|password|passwd|credentials?|apikey)$")
+_NAME = re.compile(r"(?i)(?:^|[_-])(?:(?<!per[_-])token|key|key[_-]b|secret|password|passwd|credentials?|apikey)$")
 _ASSIGNMENT = re.compile(r"(?s)^([A-Za-z_]\w*)=(.*)$")
 _LOOKS_SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|ghp_[A-Za-z0-9]{20,}|nvapi-[\w-]{16,})")
 _LOOSE = re.compile(r"((?:--?)?\b[A-Za-z][\w-]*)(=|\s+)([^\s;|&\"'$-][^\s;|&\"']*)")
 _IN_URL = re.compile(r"(://)(?:[^/\s:@\"']*:)?[^/\s@\"']+(@)")
 
 # argparse takes every beginning of an option for the option: `--api-k X` is `--api-key X`
-_FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password")
+_FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password", "--admin-api-key")
 _WHOLE = frozenset(("--ssl-keyfile",))  # options of their own that begin like one of those
 _MANY = "--api-key"  # takes several values
 _STARTS = re.compile(r"(?:^|/)(?:vllm|python[\d.]*)$")  # where one more value cannot be

@@ -219,11 +219,14 @@ def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str]
         found.layers.append(Layer(before=tuple(words[: i + 1]), skip=1))
         return _words(found, tables, [entrypoint, *rest], depth + 1)
     found.layers.append(Layer(before=tuple(words[: i + 1])))
-    if table is not None and entrypoint is None:
+    if table is not None and table.image_form is not None:
         found.entry, found.form, found.argv = table, table.image_form, rest
         return None
     try:
-        return _words(found, tables, rest, depth + 1)
+        _words(found, tables, rest, depth + 1)
+        if table is not None and found.entry is not table:
+            found.image_release = None  # another engine's server, in this one's image
+        return None
     except UsageError:
         if rest and _next_start(tables, rest, 0) is not None:
             raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from attnfit.core import LayerQuestion, Report, Status
+from attnfit.core import LayerQuestion, Report, Status, Verdict
 from attnfit.report.json import as_dict
 from attnfit.report.plain import printable
 from attnfit.report.text import WIDTH, verdict_line
@@ -34,9 +34,14 @@ def render(old: Report, new: Report, *, as_json: bool = False) -> str:
 def changes(old: Report, new: Report) -> Iterator[str]:
     """One sentence for each difference, launch first, then layer by layer, backend by backend."""
     for name in _FACTS:
-        before, after = getattr(old.launch, name), getattr(new.launch, name)
-        if before != after:
-            yield f"{name}: {before} -> {after}"
+        was, now = getattr(old.launch, name), getattr(new.launch, name)
+        if was != now:
+            yield f"{name}: {was} -> {now}"
+    before, after = dict(old.launch.chosen), dict(new.launch.chosen)
+    for role in dict.fromkeys([*before, *after]):
+        if before.get(role) != after.get(role):
+            yield f"{role}: {before.get(role) or 'nothing'} -> {after.get(role) or 'nothing'}"
+    yield from _choices(old, new)
     for index in range(max(len(old.launch.layers), len(new.launch.layers))):
         before_layer = _at(old.launch.layers, index)
         after_layer = _at(new.launch.layers, index)
@@ -47,11 +52,24 @@ def changes(old: Report, new: Report) -> Iterator[str]:
         yield from _layer(f"question {index + 1}", before_layer, after_layer)
 
 
+def _choices(old: Report, new: Report) -> Iterator[str]:
+    """By what is chosen, not by the name of its flag: that changes, too."""
+    before = {choice.what: choice for choice in old.launch.choices}
+    after = {choice.what: choice for choice in new.launch.choices}
+    for what in before:
+        if what in after:
+            yield from _verdicts(what, before[what].verdicts, after[what].verdicts)
+
+
 def _layer(who: str, old: LayerQuestion, new: LayerQuestion) -> Iterator[str]:
     if old.selection.chosen != new.selection.chosen:
         yield f"{who}: picks {old.selection.chosen or 'nothing'} -> {new.selection.chosen or 'nothing'}"
-    before = {v.backend: v for v in old.selection.verdicts}
-    after = {v.backend: v for v in new.selection.verdicts}
+    yield from _verdicts(who, old.selection.verdicts, new.selection.verdicts)
+
+
+def _verdicts(who: str, old: tuple[Verdict, ...], new: tuple[Verdict, ...]) -> Iterator[str]:
+    before = {v.backend: v for v in old}
+    after = {v.backend: v for v in new}
     for name in before:
         if name in after and before[name].status != after[name].status:
             yield f"{who}: {name} {before[name].status.value} -> {after[name].status.value}{_why(after[name])}"

@@ -56,6 +56,7 @@ def launch_dict(report: Report) -> dict[str, Any]:
         "error": launch.error,
         "detail": launch.detail,
         "where": launch.where,
+        "when": launch.when,
         "unknown": list(launch.unknown),
         "notes": list(launch.notes),
         "hypothetical": launch.hypothetical,
@@ -64,6 +65,14 @@ def launch_dict(report: Report) -> dict[str, Any]:
         "kv_cache_dtype_after_init": launch.kv_cache_dtype_after_init,
         "block_size": launch.block_size,
         "block_size_after_load": launch.block_size_after_load,
+        "chosen": dict(launch.chosen),
+        "changes": [msgspec.structs.asdict(change) for change in launch.changes],
+        "hazards": [msgspec.structs.asdict(hazard) for hazard in launch.hazards],
+        "choices": [
+            {"what": c.what, "flag": c.flag, "chosen": list(c.chosen), "values": [_verdict(v) for v in c.verdicts]}
+            for c in launch.choices
+        ],
+        "reply": launch.reply or None,
         "fit": msgspec.structs.asdict(launch.fit) if launch.fit is not None else None,
         "selector_configs": [{**layer_dict(layer), **selection_dict(layer.selection)} for layer in launch.layers],
     }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 import click
 
-from attnfit.core import Fit, Gpu, LayerQuestion, Report, Status, Step, Verdict
+from attnfit.core import Fit, Gpu, Launch, LayerQuestion, Report, Status, Step, Verdict
 from attnfit.inputs.secrets import line
-from attnfit.report import memory
+from attnfit.report import memory, resolved
+from attnfit.report.plain import WIDTH as WIDTH
 from attnfit.report.plain import printable
+from attnfit.report.plain import wrap as _wrap
 
-WIDTH = 80
 _COLOUR = {"passes": "green", "refused": "red", "unknown": "yellow", "breaks": "red",
            "picks": "green", "accepts": "green", "refuses": "red"}  # fmt: skip
 
@@ -27,8 +27,10 @@ def render(report: Report, *, every: bool = False) -> str:
             lines += ["", "it stops before it asks for an attention backend; past that it would ask:"]
     for layer in launch.layers:
         lines += ["", *_layer(layer, launch.error, every)]
+    lines += resolved.lines(launch, every)
     if not launch.hypothetical:
         lines += _engine_words(report)
+    lines += resolved.hazards(launch)
     if launch.fit is not None:
         lines += ["", *_fit(launch.fit)]
     for unknown in launch.unknown:
@@ -46,7 +48,7 @@ def verdict_line(report: Report) -> str:
     release = f"{report.engine} {report.release}"
     if report.verdict == "passes":
         chosen = list(dict.fromkeys(layer.selection.chosen for layer in report.launch.layers))
-        names = ", ".join(name for name in chosen if name)
+        names = resolved.names(report.launch) or ", ".join(name for name in chosen if name)
         on = f"on {names}" if names else ""
         sentence = f"{release} passes every gate we know{on and ', '}{on}"
         if report.may_break:
@@ -59,7 +61,7 @@ def verdict_line(report: Report) -> str:
         what = "cannot load these weights" if broken else "would start and run out of memory"
         sentence = f"{release} {what}: {why}"
     elif report.verdict == "refused":
-        sentence = f"{release} refuses this launch at stage {report.launch.stage}"
+        sentence = f"{release} refuses this launch {_at(report.launch)}"
     else:
         sentence = f"{release}: what decides is missing"
     if not report.exact:
@@ -144,7 +146,7 @@ def _engine_words(report: Report) -> Iterator[str]:
         return
     yield ""
     where = f" ({launch.where})" if launch.where else ""
-    yield from _wrap(f"the engine would say, at stage {launch.stage}{where}:", "")
+    yield from _wrap(f"the engine would say, {_at(launch)}{where}:", "")
     for words in _short(launch.detail or launch.error).splitlines():
         yield from _wrap(words.strip(), "  ", "    ")
 
@@ -158,6 +160,10 @@ def _fit(fit: Fit) -> Iterator[str]:
         yield from (click.style(part, dim=True) for part in _wrap(sentence, f"  {'':<9} "))
 
 
+def _at(launch: Launch) -> str:
+    return launch.when or f"at stage {launch.stage}"
+
+
 def _short(message: str, most: int = 600) -> str:
     """Long messages keep their head; --json has them whole."""
     return message if len(message) <= most else message[:most].rstrip() + " ... (--json has it whole)"
@@ -169,9 +175,3 @@ def _step(step: Step) -> Iterator[str]:
         yield from _wrap(f"gives up: {step.gives_up}", "      ")
     if step.argv:
         yield "      " + printable(line(step.argv))  # never wrapped: it is there to be copied
-
-
-def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
-    rest = " " * len(first) if rest is None else rest
-    return textwrap.wrap(printable(text), WIDTH, initial_indent=first, subsequent_indent=rest,
-                         break_long_words=False, break_on_hyphens=False) or [first.rstrip()]  # fmt: skip

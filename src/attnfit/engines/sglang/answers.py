@@ -21,12 +21,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from attnfit.errors import AttnfitError, UnknownAnswer
 
+if TYPE_CHECKING:
+    from attnfit.witness.cache import Source
+
 COMPACT = "attnfit.engines.sglang.compact"  # releases() -> versions it has; answer(case, version) -> Answer
-WITNESS = "attnfit.engines.sglang.witness"  # find(spec, offline, say), kept(version) -> Source; Child(source)
+WITNESS = "attnfit.engines.sglang.witness"  # Child(source): ask(case) -> Answer, close()
 
 Say = Callable[[str], None]
 
@@ -84,17 +87,6 @@ class Asker(Protocol):
     def ask(self, case: Case) -> Answer: ...
 
     def close(self) -> None: ...
-
-
-class Source(Protocol):
-    """Source files of one release (witness.cache.Source)."""
-
-    @property
-    def root(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def origin(self) -> str: ...
 
 
 def to_stderr(text: str) -> None:
@@ -191,16 +183,18 @@ def choose(version: str, source: str | None = None, say: Say = to_stderr) -> Ask
 
 
 def _choose(version: str, source: str | None, say: Say) -> Asker:
+    from attnfit.engines.sglang.distribution import DISTRIBUTION
+    from attnfit.witness import cache, sources
+
     if source is not None:
-        return Witnessed(import_module(WITNESS).find(source, offline=offline(), say=say))
-    if _have(WITNESS) and (kept := import_module(WITNESS).kept(version)) is not None:
+        return Witnessed(sources.find(DISTRIBUTION, source, offline=offline(), say=say))
+    kept = cache.kept(DISTRIBUTION, f"{DISTRIBUTION.name}-{version}")
+    if kept is not None:
         return Witnessed(kept)
 
     def fetched() -> Asker:
-        if not _have(WITNESS):
-            return Nobody("this installation has no witness for SGLang")
         try:
-            return Witnessed(import_module(WITNESS).find(f"sglang=={version}", offline=offline(), say=say))
+            return Witnessed(sources.find(DISTRIBUTION, f"sglang=={version}", offline=offline(), say=say))
         except UnknownAnswer as error:
             return Nobody(f"no source files of sglang {version}: {error}; run `attnfit learn sglang=={version}` online")
 

@@ -66,12 +66,16 @@ class Release:
         files_here: bool,
         variables: Mapping[str, str],
         env: Mapping[str, bool] | None = None,
+        gpu: Gpu | None = None,
     ) -> Launch:
         from attnfit.engines.vllm.launch import borrowed, run
 
         case = self._case(model, capability, argv, gpus, form, files_here, variables, env)
         answer = run(case)
         return answer if self.exact and case.release == self.book else borrowed(answer, case.release, self.version)
+
+    def consider(self, launch: Launch) -> None:
+        pass  # every backend has its verdict in the answer
 
     def fit(
         self,

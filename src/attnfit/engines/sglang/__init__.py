@@ -1,0 +1,158 @@
+"""SGLang: a launch is answered by the release's own argument resolution, run by the witness (answers.py)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
+from attnfit.engines import Given, Move, Weights
+from attnfit.engines.traits import Traits
+from attnfit.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnfit.engines.sglang.answers import Answer, Asker, Case
+    from attnfit.engines.sglang.launch import Asked
+
+_NO_QUESTIONS = "SGLang has no backend selector that could be asked one question; give a launch: a command, or flags"
+
+
+class Release:
+    """One SGLang release; see `attnfit.engines.Release`."""
+
+    def __init__(self, version: str | None, source: str | None = None) -> None:
+        from attnfit.engines.sglang import releases
+
+        self.version, self.exact, note = releases.resolve(version)
+        self.book = self.version
+        self._source = source
+        self._answers: dict[bytes, Answer] = {}
+        self._recent: deque[tuple[Launch, Asked]] = deque(maxlen=16)  # for `consider`
+        self.said: tuple[str, ...] = (note,) if note else ()
+
+    @property
+    def asker(self) -> Asker:
+        from attnfit.engines.sglang.answers import choose
+
+        return choose(self.version, self._source)
+
+    def facts(self) -> Mapping[str, bool]:
+        from attnfit.engines.sglang import needs, releases
+
+        return needs.brought(releases.entry(self.version))
+
+    def backends(self) -> Sequence[tuple[str, str]]:
+        from attnfit.engines.sglang import releases
+
+        values = releases.entry(self.version).choices["attention_backend"]
+        return [(name, f"sglang/{values.where}") for name in values.names]
+
+    def question(self, config: dict[str, Any]) -> Question:
+        raise UsageError(_NO_QUESTIONS)
+
+    def row(self, question: Question, selection: Selection) -> dict[str, Any]:
+        raise UsageError(_NO_QUESTIONS)
+
+    def select(self, question: Question, env: Mapping[str, bool] | None = None, *, explained: bool = True) -> Selection:
+        raise UsageError(_NO_QUESTIONS)
+
+    def witnessed(self, source: str) -> Release:
+        other = Release(self.version, source)
+        other.said = (*other.said, f"answered by the release's own code, {other.asker.origin}")
+        return other
+
+    def launch(
+        self,
+        model: Model,
+        capability: Capability,
+        argv: Sequence[str],
+        *,
+        gpus: int | None,
+        form: str,
+        files_here: bool,
+        variables: Mapping[str, str],
+        env: Mapping[str, bool] | None = None,
+        gpu: Gpu | None = None,
+    ) -> Launch:
+        from attnfit.engines.sglang.case import case_of
+        from attnfit.engines.sglang.launch import Asked, launch_of
+
+        facts = {**self.facts(), **(env or {})}
+        gpu = gpu or Gpu(name="", capability=capability)
+        case = case_of(model, gpu, argv, gpus=gpus, variables=variables, facts=facts)
+        asked = Asked(self.version, self._ask, case, form, files_here=files_here)
+        launch = launch_of(asked)
+        self._recent.append((launch, asked))
+        return launch
+
+    def consider(self, launch: Launch) -> None:
+        from attnfit.engines.sglang.choices import choices
+
+        for mine, asked in self._recent:
+            if mine is launch:
+                found, known = choices(asked)
+                launch.choices, launch.hazards = found, (*known, *launch.hazards)
+
+    def fit(
+        self,
+        model: Model,
+        gpu: Gpu,
+        argv: Sequence[str],
+        *,
+        gpus: int | None,
+        form: str,
+        files_here: bool,
+        variables: Mapping[str, str],
+        env: Mapping[str, bool] | None = None,
+        weights: Weights,
+    ) -> Fit | None:
+        return None
+
+    def traits(self, model: Model) -> Traits:
+        from attnfit.engines.sglang.traits import traits
+
+        return traits(self.version, model, self._ask)
+
+    def _ask(self, case: Case) -> Answer:
+        """One case, asked once: candidates and plans ask the same again."""
+        import msgspec
+
+        key = msgspec.json.encode({name: value for name, value in case.items() if name != "config"})
+        if key not in self._answers:
+            self._answers[key] = self.asker.ask(case)
+        return self._answers[key]
+
+
+class Sglang:
+    """See `attnfit.engines.Engine`."""
+
+    name = "sglang"
+
+    def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
+        nested = config.get("text_config")
+        heads = (nested if isinstance(nested, dict) else config).get("num_attention_heads")
+        size = gpus
+        while isinstance(heads, int) and heads > 0 and heads % size:
+            size -= 1  # the engine wants a divisor of the attention heads
+        start = ("python", "-m", "sglang.launch_server", "--model-path", *model)
+        return (*start, *(("--tp", str(size)) if size > 1 else ()))
+
+    def moves(self, given: Given, launch: Launch) -> Iterator[Move]:
+        from attnfit.engines.sglang.moves import moves
+
+        return moves(given, launch)
+
+    def room(self, given: Given, fit: Fit) -> Iterator[Move]:
+        return iter(())
+
+    def releases(self) -> Sequence[str]:
+        from attnfit.engines.sglang import releases
+
+        return releases.known()
+
+    def release(self, version: str | None) -> Release:
+        return Release(version)
+
+
+ENGINE = Sglang()

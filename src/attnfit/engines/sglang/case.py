@@ -1,0 +1,89 @@
+"""From a launch as it was given to the case a release is asked: one copy of its words, as the parser gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attnfit.core import Capability, Gpu, Model
+from attnfit.engines.sglang import config_file, words
+from attnfit.engines.sglang.answers import Answer, Case, Where, nothing
+from attnfit.engines.sglang.releases import Entry
+
+BARE_GIB = 80.0  # memory of a GPU of which only the compute capability is known
+
+
+def case_of(
+    model: Model,
+    gpu: Gpu,
+    argv: Sequence[str],
+    *,
+    gpus: int | None,
+    variables: Mapping[str, str],
+    facts: Mapping[str, bool],
+) -> Case:
+    """The case, with the words as they were given."""
+    return Case(
+        model=model.path,
+        config=model.config,
+        hf_quant=model.hf_quant,
+        files=None if model.files is None else sorted(model.files),
+        capability=str(gpu.capability or Capability(0, 0)),
+        gpu_name="" if gpu.name == f"compute capability {gpu.capability}" else gpu.name,
+        gpu_mem_gb=gpu.memory_gib if gpu.memory_gib is not None else BARE_GIB,
+        gpus=gpus,
+        argv=list(argv),
+        variables=dict(variables),
+        facts=dict(facts),
+    )
+
+
+def ready(case: Case, form: str, entry: Entry, *, files_here: bool) -> tuple[Case, Answer | None]:
+    """The case with the words that `launch_server`'s parser gets, and the answer where it does not come to that parser.
+
+    form: "serve" (`sglang serve`), else `launch_server`'s own. Bare flags without a model get the case's.
+    """
+    argv: Sequence[str] = case["argv"]
+    if form == "serve":
+        found = _served(argv, entry)
+        if not isinstance(found, tuple):
+            return case, found
+        argv = found
+    if "--config" in argv:
+        at = list(argv).index("--config")
+        path = argv[at + 1] if at + 1 < len(argv) else None
+        options = config_file.read(path) if path and files_here else None
+        if options is None:
+            where = "cannot be read here" if files_here else "lies in a container or on another machine"
+            return case, nothing(f"the --config file {path or ''} {where}; put its options into the command")
+        argv = config_file.merged(argv, options)
+    if words.last(argv, "--model-path") is None and form == "auto":
+        argv = ("--model-path", case["model"], *argv)
+    return Case(**{**case, "argv": list(argv)}), None
+
+
+def _served(argv: Sequence[str], entry: Entry) -> tuple[str, ...] | Answer:
+    """What `sglang serve` hands to the server's own parser (cli/serve.py)."""
+    if entry.serve.model_type:
+        kind = words.value_of(argv, "--model-type")
+        if kind not in (None, "auto", "llm"):
+            return nothing(f"--model-type {kind} starts another server than the one for language models")
+        argv = words.without(argv, "--model-type")
+    if entry.serve.positional and argv and not words.is_flag(argv[0]):
+        return ("--model-path", *argv)
+    names = ("--model-path", "--model") if entry.serve.model else ("--model-path",)
+    if not any(word.partition("=")[0] in names for word in argv):
+        file, _, line = entry.serve.model_required.partition(":")
+        return Answer(
+            ok=False,
+            stage="arg-parse",
+            error_type="Exception",
+            message="Error: --model-path is required. Please provide the path to the model.",
+            where=Where(file=file, line=int(line), func="get_model_path"),
+            unknown=[],
+            prefill=None,
+            decode=None,
+            resolved={},
+            given={},
+            warnings=[],
+        )
+    return tuple(argv)

@@ -1,0 +1,126 @@
+"""One launch: ask the release, add what its packages and holes are, and put the answer into attnfit's nouns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attnfit.core import Launch
+from attnfit.engines.sglang import hazards, needs
+from attnfit.engines.sglang.answers import Answer, Case, Where
+from attnfit.engines.sglang.case import ready
+from attnfit.engines.sglang.changes import changes
+from attnfit.engines.sglang.releases import entry
+from attnfit.engines.sglang.stages import when
+
+Ask = Callable[[Case], Answer]
+
+DSA_FIELDS = (("prefill", "dsa_prefill_backend", "nsa_prefill_backend"),
+              ("decode", "dsa_decode_backend", "nsa_decode_backend"))  # fmt: skip
+
+
+class Asked:
+    """One launch, as it is asked: the case in the words of `launch_server`, and what comes of it."""
+
+    def __init__(self, version: str, ask: Ask, case: Case, form: str, *, files_here: bool) -> None:
+        self.version, self._ask, self.form, self.files_here = version, ask, form, files_here
+        self.case, stopped = ready(case, form, entry(version), files_here=files_here)
+        self.answer: Answer = self._whole(self.case) if stopped is None else stopped
+
+    def other(self, argv: tuple[str, ...]) -> Answer:
+        """The answer for other words in the place of the parser's own."""
+        return self._whole(Case(**{**self.case, "argv": list(argv)}))
+
+    def _whole(self, case: Case) -> Answer:
+        """The release's answer, and a package that is missing where it would pass."""
+        answer = self._ask(case)
+        if answer.get("ok") is not True:
+            return answer
+        for kind, value in used(answer):
+            lacking = needs.missing(self.version, case["facts"], kind, value)
+            if lacking is None:
+                continue
+            need, where = lacking
+            text = needs.sentence(need, where)
+            if need.effect != "import":
+                return Answer(**{**answer, "ok": None, "unknown": [text]})
+            file, _, line = where.partition(":")
+            refused = answer.copy()
+            refused["ok"], refused["stage"] = False, "backend-init"
+            refused["error_type"], refused["message"] = "ImportError", text
+            refused["where"] = Where(file=file, line=int(line), func="<module>")
+            return refused
+        return answer
+
+
+def used(answer: Answer) -> list[tuple[str, str]]:
+    """(kind of needs.json, value) of everything the launch uses for attention."""
+    found = [("attention_backend", str(answer[key])) for key in ("prefill", "decode") if answer.get(key)]
+    resolved = answer.get("resolved") or {}
+    if any(value in hazards.SPARSE for _, value in found):
+        for _, *names in DSA_FIELDS:
+            found += [("dsa", str(resolved[name])) for name in names if resolved.get(name)]
+    linear = answer.get("linear_attn") or {}
+    found += [("linear_attn", str(value)) for key, value in linear.items() if key in ("prefill", "decode") and value]
+    return list(dict.fromkeys(found))
+
+
+def launch_of(asked: Asked) -> Launch:
+    """The answer in attnfit's nouns. Candidates are not asked here (choices.py)."""
+    answer = asked.answer
+    stage = answer.get("stage")
+    message = answer.get("message")
+    kind = answer.get("error_type")
+    resolved = answer.get("resolved") or {}
+    ok = answer.get("ok")
+    return Launch(
+        ok=ok,
+        stage=stage or ("done" if ok else "unknown"),
+        error=None if message is None else f"{kind}: {message}" if kind and stage != "arg-parse" else message,
+        unknown=tuple(answer.get("unknown") or ()),
+        dtype=_text(resolved.get("dtype")),
+        kv_cache_dtype=_text((answer.get("given") or {}).get("kv_cache_dtype", resolved.get("kv_cache_dtype"))),
+        kv_cache_dtype_after_init=_text(resolved.get("kv_cache_dtype")),
+        block_size_after_load=resolved.get("page_size"),
+        where=hazards.place(answer),
+        when=when(stage),
+        chosen=tuple(chosen(answer)),
+        changes=tuple(changes(answer)),
+        hazards=(*hazards.shown(answer), *hazards.recorded(asked.version, asked.case, answer)),
+        reply=reply(answer),
+    )
+
+
+def chosen(answer: Answer) -> list[tuple[str, str]]:
+    """("prefill", "fa3"), ("decode", "fa3"), and the kernels of sparse and linear attention where there are some."""
+    found = [(role, str(answer[role])) for role in ("prefill", "decode") if answer.get(role)]
+    resolved: Mapping[str, Any] = answer.get("resolved") or {}
+    if any(value in hazards.SPARSE for _, value in found):
+        for role, *names in DSA_FIELDS:
+            found += [(f"sparse {role} kernel", str(resolved[name])) for name in names if resolved.get(name)]
+    linear = answer.get("linear_attn") or {}
+    found += [(f"linear {role} kernel", str(linear[role])) for role in ("prefill", "decode") if linear.get(role)]
+    return found
+
+
+def reply(answer: Answer) -> dict[str, Any]:
+    """The answer for programs, in the engine's own words (docs/json.md)."""
+    where = answer.get("where")
+    return {
+        "ok": answer.get("ok"),
+        "stage": answer.get("stage"),
+        "message": answer.get("message"),
+        "where": f"{where['file']}:{where['line']}" if where else None,
+        "error_type": answer.get("error_type"),
+        "prefill": answer.get("prefill"),
+        "decode": answer.get("decode"),
+        "linear_attn": answer.get("linear_attn"),
+        "resolved": answer.get("resolved") or None,
+        "backend_class": answer.get("backend_class"),
+        "warnings": [entry[1] for entry in answer.get("warnings") or () if len(entry) > 1],
+        "unknown": list(answer.get("unknown") or ()),
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,89 @@
+"""A launch whose settings the engine resolves by itself: what it ends up with, every candidate, what it changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import click
+
+from attnfit.core import Choice, Launch, Status, Verdict
+from attnfit.report.plain import wrap
+
+_COLOUR = {"picks": "green", "accepts": "green", "refuses": "red"}
+
+
+def names(launch: Launch) -> str:
+    """ "triton", or "fa3 (prefill) and triton (decode)"; "" for an engine that answers layer by layer."""
+    pair = [(role, name) for role, name in launch.chosen if role in ("prefill", "decode")]
+    if len({name for _, name in pair}) == 1:
+        return pair[0][1]
+    return " and ".join(f"{name} ({role})" for role, name in pair)
+
+
+def lines(launch: Launch, every: bool) -> Iterator[str]:
+    """What it ends up with, each choice with its candidates, and the settings that come out otherwise."""
+    if launch.chosen:
+        yield ""
+        same = len({name for role, name in launch.chosen if role in ("prefill", "decode")}) == 1
+        pair = [("prefill and decode", names(launch))] if same else []
+        rest = [each for each in launch.chosen if not (same and each[0] in ("prefill", "decode"))]
+        yield from wrap("; ".join(f"{role} {name}" for role, name in [*pair, *rest]), "it resolves to: ", "  ")
+    for choice in launch.choices:
+        yield from _choice(choice, every)
+    if launch.changes:
+        yield ""
+        yield "the engine changes by itself:"
+        for change in launch.changes:
+            yield from wrap(f"{change.field} {_value(change.given)} -> {_value(change.resolved)}", "  ", "    ")
+            if change.said:
+                yield from (click.style(part, dim=True) for part in wrap(change.said, "    "))
+
+
+def hazards(launch: Launch) -> Iterator[str]:
+    for number, hazard in enumerate(launch.hazards):
+        if not number:
+            yield ""
+        where = f" ({hazard.where})" if hazard.where else ""
+        yield from wrap(f"hazard: {hazard.text}{where}", "", "  ")
+
+
+def _choice(choice: Choice, every: bool) -> Iterator[str]:
+    yield ""
+    yield f"this launch with each {choice.what} ({choice.flag}):"
+    for group in _groups([v for v in choice.verdicts if every or v.candidate or v.backend in choice.chosen], choice):
+        first = group[0]
+        word = "picks" if first.backend in choice.chosen else first.status.value
+        head, *more = wrap(", ".join(v.backend for v in group), f"  {word:<8} ")
+        yield "  " + click.style(f"{word:<8}", fg=_COLOUR.get(word)) + head[10:]
+        yield from more
+        for reason in first.reasons:
+            yield from wrap(reason.text, "             ")
+            detail = "; ".join(part for part in (reason.observed, reason.where) if part)
+            yield from (click.style(part, dim=True) for part in wrap(detail, "               "))
+        if first.unknown:
+            yield from wrap(first.unknown, "             ")
+    others = sum(not v.candidate and v.backend not in choice.chosen for v in choice.verdicts)
+    if others and not every:
+        yield f"  {others} more are for other platforms (--all lists them)"
+
+
+def _groups(verdicts: Sequence[Verdict], choice: Choice) -> list[list[Verdict]]:
+    """Those that end alike together, in the order of the first of each."""
+    found: dict[tuple[object, ...], list[Verdict]] = {}
+    for verdict in verdicts:
+        said = tuple((_alike(reason.text, verdict.backend), reason.where) for reason in verdict.reasons)
+        unknown = _alike(verdict.unknown, verdict.backend)
+        key = (verdict.backend in choice.chosen, verdict.status, said, unknown)
+        found.setdefault(key, []).append(verdict)
+    return sorted(found.values(), key=lambda group: group[0].status is Status.REFUSES)
+
+
+def _alike(text: str, name: str) -> str:
+    """A message without the candidate's own name in it, and with its sets in one order."""
+    plain = text.replace(name, "*")
+    return re.sub(r"\{([^{}]*)\}", lambda match: "{" + ", ".join(sorted(match[1].split(", "))) + "}", plain)
+
+
+def _value(value: object) -> str:
+    return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
