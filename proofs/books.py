@@ -14,16 +14,17 @@ import sys
 import time
 
 from attnfit.engines.vllm import releases
+from attnfit.engines.vllm.distribution import DISTRIBUTION
+from attnfit.engines.vllm.witness.client import Witness
 from attnfit.learn.replay import replay
 from attnfit.witness import sources
-from attnfit.witness.client import Witness
 
 CI_RELEASES, CI_QUESTIONS = ["0.12.0", "0.16.0", "0.23.0", "0.33.0"], 3_000
 
 
 def prove(version: str, questions: int, seed: int) -> int:
     """Disagreements of one release."""
-    source = sources.find(f"vllm=={version}")
+    source = sources.find(DISTRIBUTION, f"vllm=={version}")
     book = releases.resolve(version).book
     started = time.monotonic()
     with Witness(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tarfile
 import textwrap
 import threading
 import zipfile
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 
 import tiny_engine
+from attnfit.engines.vllm.distribution import DISTRIBUTION
+from attnfit.engines.vllm.witness.release import Release
 from attnfit.errors import InputError, UnknownAnswer
 from attnfit.witness import cache, fetch, index, sources
-from attnfit.witness.index import Index, configured
-from attnfit.witness.release import Release
+from attnfit.witness.distribution import Distribution
+from attnfit.witness.index import Index, IndexFile, configured
 
 METADATA = "Metadata-Version: 2.4\nName: vllm\nVersion: 0.99.0\nRequires-Dist: flashinfer-python==0.6.14\n\nRead me.\n"
 WHEEL = "vllm-0.99.0-cp38-abi3-manylinux_2_35_x86_64.whl"
@@ -102,7 +105,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}/simple"
 
     def fetch(self, version: str = "0.99.0") -> sources.Source:
-        return fetch.fetched(version, indexes=[Index(self.url)], say=lambda text: None)
+        return fetch.fetched(DISTRIBUTION, version, indexes=[Index(self.url)], say=lambda text: None)
 
 
 @pytest.fixture
@@ -110,6 +113,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(index.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(index, "BLOCK", 4096)
+    monkeypatch.setattr(fetch, "WHOLE", 0)
     running = Server()
     yield running
     running.http.shutdown()
@@ -133,12 +137,12 @@ def test_only_the_source_files_of_a_release_are_fetched(server: Server, as_json:
 def test_once_fetched_it_needs_no_network(server: Server) -> None:
     first = server.fetch()
     server.http.shutdown()
-    assert fetch.fetched("0.99.0", offline=True) == first
+    assert fetch.fetched(DISTRIBUTION, "0.99.0", offline=True) == first
 
 
 def test_offline_says_so(server: Server) -> None:
     with pytest.raises(UnknownAnswer, match="not in the cache"):
-        fetch.fetched("0.99.0", offline=True)
+        fetch.fetched(DISTRIBUTION, "0.99.0", offline=True)
 
 
 def test_a_server_without_ranges_gives_the_whole_wheel(server: Server) -> None:
@@ -196,7 +200,7 @@ def test_a_login_stays_with_the_index(server: Server) -> None:
 def test_no_index_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path))
     with pytest.raises(UnknownAnswer, match="cannot be reached"):
-        fetch.fetched("0.99.0", indexes=[Index("http://127.0.0.1:9/simple")], say=lambda text: None)
+        fetch.fetched(DISTRIBUTION, "0.99.0", indexes=[Index("http://127.0.0.1:9/simple")], say=lambda text: None)
 
 
 def test_pip_s_settings_are_honoured(tmp_path: Path) -> None:
@@ -217,9 +221,9 @@ def test_a_wheel_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / WHEEL
     path.write_bytes(wheel_bytes())
-    source = sources.find(str(path))
+    source = sources.find(DISTRIBUTION, str(path))
     usable(source)
-    assert sources.find(str(path)) == source
+    assert sources.find(DISTRIBUTION, str(path)) == source
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "vllm/../../evil.py"])
@@ -228,7 +232,7 @@ def test_a_member_outside_the_wheel_is_refused(monkeypatch: pytest.MonkeyPatch, 
     path = tmp_path / WHEEL
     path.write_bytes(wheel_bytes({name: b"x"}))
     with pytest.raises(InputError, match="outside itself"):
-        sources.find(str(path))
+        sources.find(DISTRIBUTION, str(path))
     assert not list(tmp_path.rglob("evil.py"))
 
 
@@ -238,7 +242,7 @@ def test_what_is_no_wheel_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tm
     path = tmp_path / WHEEL
     path.write_bytes(content)
     with pytest.raises(InputError, match="wheel"):
-        sources.find(str(path))
+        sources.find(DISTRIBUTION, str(path))
 
 
 def test_a_checkout_counts_what_its_setup_builds(tmp_path: Path) -> None:
@@ -246,7 +250,7 @@ def test_a_checkout_counts_what_its_setup_builds(tmp_path: Path) -> None:
     (root / "setup.py").write_text('ext = [CMakeExtension(name="vllm.vllm_flash_attn._vllm_fa2_C")]\n')
     (root / "requirements").mkdir()
     (root / "requirements" / "cuda.txt").write_text("flashinfer-python==0.6.14  # pinned\n-r common.txt\n")
-    source = sources.find(str(root))
+    source = sources.find(DISTRIBUTION, str(root))
     assert (source.env["fa2"], source.env["flashinfer"], source.env["wheel"]) == (True, True, False)
     assert "fa3" not in source.env
 
@@ -259,7 +263,7 @@ def test_an_installed_engine_is_read_without_importing_it(tmp_path: Path) -> Non
         (site / f"{name}.dist-info").mkdir()
         (site / f"{name}.dist-info" / "METADATA").write_text(text)
     (site / "vllm-0.99.0.dist-info" / "RECORD").write_text("vllm/_flashmla_C.abi3.so,sha256=x,1\n")
-    source = sources.installed(tmp_path)
+    source = sources.installed(DISTRIBUTION, tmp_path)
     assert (source.version, source.root) == ("0.99.0", str(site))
     assert (source.env["tokenspeed_mla"], source.env["flashinfer"], source.env["flashmla"]) == (True, False, True)
 
@@ -267,9 +271,158 @@ def test_an_installed_engine_is_read_without_importing_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize("spec", ["nowhere", "vllm=0.99", "sglang==1"])
 def test_anything_else_is_one_clear_error(spec: str) -> None:
     with pytest.raises(InputError):
-        sources.find(spec)
+        sources.find(DISTRIBUTION, spec)
 
 
 def test_no_engine_installed_says_what_to_give_instead(tmp_path: Path) -> None:
     with pytest.raises(UnknownAnswer, match="give a wheel"):
-        sources.installed(tmp_path)
+        sources.installed(DISTRIBUTION, tmp_path)
+
+
+def sdist_bytes(members: dict[str, bytes], links: tuple[str, ...] = ()) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+        for name in links:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(entry)
+    return buffer.getvalue()
+
+
+SDIST = {
+    "other-2.0/PKG-INFO": b"Name: other\nVersion: 2.0\n\nRead me.\n",
+    "other-2.0/python/other/part/code.py": b"x = 1\n",
+    "other-2.0/python/other/__init__.py": b"",
+    "other-2.0/python/other/kernel.cu": b"no source of ours",
+    "other-2.0/docs/conf.py": b"",
+    "other-2.0/python/other.egg-info/entry_points.txt": b"[x]\n",
+}
+OTHER = Distribution(name="other", package="other", holds="other/part", folders=("", "python"))
+
+
+def kept_files(source: sources.Source) -> set[str]:
+    return {p.relative_to(source.root).as_posix() for p in Path(source.root).rglob("*") if p.is_file()}
+
+
+def test_an_sdist_is_kept_as_a_wheel_would_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "other-2.0.tar.gz"
+    path.write_bytes(sdist_bytes(SDIST, links=("other-2.0/docs/link.py",)))
+    source = sources.find(OTHER, str(path))
+    assert (source.version, source.sha256) == ("2.0", hashlib.sha256(path.read_bytes()).hexdigest())
+    assert kept_files(source) == {
+        "other/part/code.py",
+        "other/__init__.py",
+        "other-2.0.dist-info/METADATA",
+        "other-2.0.dist-info/entry_points.txt",
+        "attnfit.json",
+    }
+    assert sources.find(OTHER, str(path)) == source
+
+
+@pytest.mark.parametrize(
+    ("members", "links", "says"),
+    [
+        ({**SDIST, "other-2.0/../../evil.py": b"x"}, (), "outside itself"),
+        ({**SDIST, "/evil.py": b"x"}, (), "outside itself"),
+        (SDIST, ("other-2.0/python/other/part/more.py",), "link"),
+        ({"other-2.0/PKG-INFO": b"Version: 2.0\n"}, (), "holds no other/part"),
+        ({"other-2.0/other/part/x.py": b""}, (), "PKG-INFO"),
+    ],
+)
+def test_an_sdist_that_is_not_one_or_not_safe_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, members: dict[str, bytes], links: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "other-2.0.tar.gz"
+    path.write_bytes(sdist_bytes(members, links))
+    with pytest.raises(InputError, match=says):
+        sources.find(OTHER, str(path))
+    assert not list((tmp_path / "cache" / "sources").iterdir())
+    assert not list(tmp_path.rglob("evil.py"))
+
+
+@pytest.mark.parametrize("cut", [0, 30, 200])
+def test_a_damaged_sdist_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cut: int) -> None:
+    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "other-2.0.tar.gz"
+    path.write_bytes(sdist_bytes(SDIST)[:cut])
+    with pytest.raises(InputError, match="cannot be read as an sdist"):
+        sources.find(OTHER, str(path))
+
+
+def test_a_package_that_lies_deeper_in_its_repository_is_found(tmp_path: Path) -> None:
+    (tmp_path / "python" / "other" / "part").mkdir(parents=True)
+    (tmp_path / "python" / "other" / "version.py").write_text('__version__ = "2.1"\n')
+    source = sources.find(OTHER, str(tmp_path))
+    assert (source.version, source.root) == ("2.1", str(tmp_path / "python"))
+
+
+def test_a_small_wheel_is_fetched_whole_and_its_hash_checked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "WHOLE", len(server.wheel))
+    source = server.fetch()
+    usable(source)
+    assert source.sha256 == server.sha256
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["other-2.0-py3-none-any.whl", "other-2.0.tar.gz"], "other-2.0-py3-none-any.whl"),
+        (["other-2.0.tar.gz", "other-2.0.post1-py3-none-any.whl"], "other-2.0.tar.gz"),
+        (
+            ["other-2.0-cp312-cp312-manylinux_2_34_x86_64.whl", "other-2.0-cp311-cp311-manylinux_2_34_x86_64.whl"],
+            "other-2.0-cp311-cp311-manylinux_2_34_x86_64.whl",
+        ),
+        (["other-2.0-cp312-cp312-macosx_14_0_arm64.whl"], "other-2.0-cp312-cp312-macosx_14_0_arm64.whl"),
+        (
+            ["other-2.0-cp39-abi3-manylinux_x86_64.whl", "other-2.0-py3-none-any.whl"],
+            "other-2.0-cp39-abi3-manylinux_x86_64.whl",
+        ),
+        (["another-2.0.tar.gz", "other-2.0.zip"], None),
+    ],
+)
+def test_the_file_of_a_release_is_chosen_in_the_same_way_every_time(names: list[str], chosen: str | None) -> None:
+    for order in (names, names[::-1]):
+        file = fetch.choose(OTHER, [IndexFile(name, "", None, False) for name in order], "2.0")
+        assert (file.name if file else None) == chosen
+
+
+def test_a_release_with_only_an_sdist_is_fetched_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path))
+    data = sdist_bytes(SDIST)
+
+    class Listed(Index):
+        def files(self, project: str) -> list[IndexFile]:
+            return [IndexFile("other-2.0.tar.gz", "", hashlib.sha256(data).hexdigest(), False)]
+
+        def download(self, file: IndexFile, target: Any, progress: Any) -> None:
+            target.write(data)
+
+    source = fetch.fetched(OTHER, "2.0", indexes=[Listed("http://127.0.0.1:9")], say=lambda text: None)
+    assert (source.version, source.origin) == ("2.0", "other-2.0.tar.gz")
+    assert fetch.fetched(OTHER, "2.0", offline=True) == source
+
+
+def test_a_slow_download_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(fetch.time, "monotonic", lambda: now)
+    tell = fetch.progress(told.append)
+    for second in range(1, 5):
+        now = second * 0.6
+        tell(second * 10_000_000, 40_000_000)
+    assert told == ["  20 of 40 MB"]
+
+
+def test_a_file_or_a_tree_says_whose_it_is(tmp_path: Path) -> None:
+    tiny_engine.write(tmp_path)
+    wheel = tmp_path / WHEEL
+    wheel.write_bytes(b"")
+    both = (OTHER, DISTRIBUTION)
+    given = [str(tmp_path), str(wheel), "vllm==0.99.0", "other==1", "third==1"]
+    assert [sources.which(both, spec) for spec in given] == [DISTRIBUTION, DISTRIBUTION, DISTRIBUTION, OTHER, None]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import tiny_engine
+from attnfit.engines.vllm.witness.facts import default_env, requirements
+from attnfit.engines.vllm.witness.release import Release, WitnessAnswer
 from attnfit.witness import chunks, lazy, stubs
-from attnfit.witness.facts import default_env, requirements
-from attnfit.witness.release import Release, WitnessAnswer
 from tiny_engine import QUESTION
 
 CONFIG = "from vllm.config import get_current_vllm_config\nconfig = get_current_vllm_config()\n"

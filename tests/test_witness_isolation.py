@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiny_engine
+from attnfit.engines.vllm.witness.client import Witness as VllmWitness
 from attnfit.witness.client import Witness, WitnessError
 from tiny_engine import QUESTION
 
@@ -73,7 +74,7 @@ def child(root: Path, **limits: float) -> Witness:
 
 
 def test_it_answers_from_the_child(tmp_path: Path) -> None:
-    with Witness(tiny_engine.write(tmp_path), "0.0.1", {}) as witness:
+    with VllmWitness(tiny_engine.write(tmp_path), "0.0.1", {}) as witness:
         assert witness.ask(QUESTION)["chosen"] == "FAST"
         answers = list(witness.ask_many([QUESTION, {**QUESTION, "capability": "8.0"}]))
         assert [answer["chosen"] for answer in answers] == ["FAST", "SLOW"]
@@ -128,7 +129,7 @@ def test_prints_are_not_answers_and_items_come_in_order(probes: Path) -> None:
 
 
 def test_nothing_is_left_running(tmp_path: Path) -> None:
-    with Witness(tiny_engine.write(tmp_path), "0.0.1", {}) as witness:
+    with VllmWitness(tiny_engine.write(tmp_path), "0.0.1", {}) as witness:
         pid = witness._child.pid
     with pytest.raises(OSError):  # noqa: PT011  # ESRCH
         os.kill(pid, 0)

@@ -61,11 +61,12 @@ def env_facts(found: Installed) -> dict[str, bool]:
 
     Read from the package's own file list and the distributions beside it. Empty when its sources are not there.
     """
+    from attnfit.engines.vllm.distribution import DISTRIBUTION
     from attnfit.witness import sources
 
     beside = {"gguf_plugin": True} if "vllm-gguf-plugin" in found.packages else {}
     try:
-        return {**sources.installed(found.prefix).env, **beside}
+        return {**sources.installed(DISTRIBUTION, found.prefix).env, **beside}
     except (AttnfitError, OSError):
         return beside
 

@@ -14,11 +14,12 @@ import msgspec
 import attnfit
 from attnfit.engines.vllm import releases
 from attnfit.engines.vllm.book import FORMAT, Book
+from attnfit.engines.vllm.distribution import DISTRIBUTION
+from attnfit.engines.vllm.witness.client import Witness
 from attnfit.errors import AttnfitError, UsageError
 from attnfit.learn.replay import Replay, replay
 from attnfit.witness import sources
 from attnfit.witness.cache import Source, to_stderr
-from attnfit.witness.client import Witness
 
 QUESTIONS = 20_000
 CPU_SECONDS, WALL_SECONDS = 3600, 300.0
@@ -52,7 +53,7 @@ def run(
     """
     if questions < 1:
         raise UsageError(f"{questions} questions prove nothing; replay at least one, {QUESTIONS:,} as a rule")
-    source = sources.find(spec, offline=offline, say=say)
+    source = sources.find(DISTRIBUTION, spec, offline=offline, say=say)
     learned = learn(source, how=f"attnfit learn {spec}", questions=questions, seed=seed, say=say)
     if folder is None and source.version in {*releases.shipped(), *releases.shared()}:
         say(f"note: attnfit has a book of {source.version} already, which it goes on using; this one is not read")

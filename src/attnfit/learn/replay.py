@@ -9,9 +9,9 @@ import msgspec
 
 from attnfit.engines.vllm.book import Book
 from attnfit.engines.vllm.row import question_of, row
+from attnfit.engines.vllm.witness.client import Witness
 from attnfit.learn.coverage import Coverage
 from attnfit.learn.generate import Generator
-from attnfit.witness.client import Witness
 
 ENVIRONMENTS = 40
 KEPT = 5  # disagreements shown

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from attnfit.engines.vllm.witness.release import Release
 from attnfit.learn import paths, summary, units
 from attnfit.learn.explore import explore
 from attnfit.learn.helpers import HELPERS
@@ -22,7 +23,6 @@ from attnfit.learn.prune import Pruner
 from attnfit.learn.tracked import Attributes, Choice, Number
 from attnfit.learn.trees import Forest, Leaf
 from attnfit.witness import stubs
-from attnfit.witness.release import Release
 
 CAPABILITIES = ("7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -257,7 +257,7 @@ class Survey:
             mro = self.once(lambda: self.release.backend(name).__mro__)
             homes = [c for c in mro if unit.method in vars(c)]
             code = getattr(getattr(vars(homes[0])[unit.method], "__func__", None), "__code__", None) if homes else None
-            if code is not None and code.co_filename.startswith(stubs.SOURCE_PREFIX):
+            if code is not None and code.co_filename.startswith(stubs.STATE.sources):
                 for read in (n for n in code.co_names if not n.endswith("_cls")):
                     owner = next((c for c in mro if read in vars(c)), None)
                     if owner is not None and mro.index(owner) < mro.index(homes[0]):

@@ -1,10 +1,8 @@
-"""The witness: a release's own predicates, run straight from its source files.
+"""The witness: a release's own code, run straight from its source files in an isolated child process.
 
-Everything here except `client` and `sources` is standard library only and imports nothing of attnfit outside this
-package: it runs inside the isolated child process.
+Here is what every engine shares: finding the source files (`sources`), the child (`client`, `worker`, `isolate`), and
+loading engine code with nothing else installed (`loader`). What an engine is asked lies in its own folder.
 
-    release = Release(root, "0.33.0", env)      # root holds vllm/; env: facts.default_env(...)
-    release.ask(question).chosen                # question: fields of core.Question, capability "12.0" or (12, 0)
-    with release.context(question):             # the same circumstances, for single predicates
-        release.backend("FLASH_ATTN").supports_head_size(128)
+Everything here except `client`, `sources` and what these use is standard library only and imports nothing of attnfit
+outside this package: it runs inside the child.
 """

@@ -12,26 +12,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from attnfit.errors import InputError
-from attnfit.witness.env import default_env
+from attnfit.witness.distribution import Distribution
 
 if TYPE_CHECKING:
     import zipfile
 
-DISTRIBUTION = "vllm"
 Say = Callable[[str], None]
-KEPT = (".py", "METADATA", "entry_points.txt")
-TELLING = ("vllm/vllm_flash_attn/cute/", "vllm/third_party/deep_gemm/")
-MOST_MEMBERS, MOST_BYTES = 60_000, 600 << 20  # of a wheel's source files; 0.33.0 has 3,231 of 50 MB
+MOST_MEMBERS, MOST_BYTES = 60_000, 600 << 20  # of a release's source files; the largest known has 4,719 of 79 MB
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Source files of one release, and what they say about themselves."""
 
-    root: str  # directory holding vllm/
+    root: str  # directory holding the engine's package
     version: str
     env: dict[str, bool]  # environment facts: what pip brings, or what is installed
-    origin: str  # for people: "vllm-0.33.0-...whl", "installed in /opt/venv"
-    sha256: str | None = None  # of the wheel, where it was read whole
+    origin: str  # for people: "NAME-VERSION-...whl", "installed in /opt/venv"
+    sha256: str | None = None  # of the wheel or sdist, where it was read whole
 
 
 def to_stderr(text: str) -> None:
@@ -49,12 +46,17 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnfit"
 
 
-def members_of(archive: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
+def members_of(distribution: Distribution, archive: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
     """The source files in a wheel. Raises InputError if there are implausibly many."""
-    members = [m for m in archive.infolist() if m.filename.endswith(KEPT) and not m.is_dir()]
-    if len(members) > MOST_MEMBERS or sum(m.file_size for m in members) > MOST_BYTES:
-        raise InputError(f"{name} holds more source than any release of {DISTRIBUTION}; is it one?")
+    members = [m for m in archive.infolist() if m.filename.endswith(distribution.kept) and not m.is_dir()]
+    plausible(distribution, name, len(members), sum(m.file_size for m in members))
     return members
+
+
+def plausible(distribution: Distribution, name: str, count: int, size: int) -> None:
+    """Raises InputError if an archive holds implausibly many files or bytes of source."""
+    if count > MOST_MEMBERS or size > MOST_BYTES:
+        raise InputError(f"{name} holds more source than any release of {distribution.name}; is it one?")
 
 
 class _Kept(msgspec.Struct):
@@ -63,12 +65,20 @@ class _Kept(msgspec.Struct):
     origin: str
     names: list[str]  # files of the wheel that facts depend on
     sha256: str | None = None
+    whole: bool = True  # every file of the release is known: false for an sdist, which is yet to be built
 
 
 def store(
-    name: str, names: Iterable[str], origin: str, sha256: str | None, contents: Iterable[tuple[str, bytes]]
+    distribution: Distribution,
+    name: str,
+    names: Iterable[str],
+    origin: str,
+    sha256: str | None,
+    contents: Iterable[tuple[str, bytes]],
+    *,
+    whole: bool = True,
 ) -> Source:
-    """Write a wheel's source files (member name, bytes) into the cache under `name`. Raises InputError."""
+    """Write a release's source files (member name, bytes) into the cache under `name`. Raises InputError."""
     import shutil
     import tempfile
 
@@ -86,42 +96,44 @@ def store(
             target = work.joinpath(*parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        wheel_metadata(work)
-        if not (work / "vllm" / "platforms").is_dir():
-            raise InputError(f"{origin} holds no vllm/platforms; is it a wheel of {DISTRIBUTION}?")
-        record = _Kept(origin, [n for n in names if n.endswith(".so") or n.startswith(TELLING)], sha256)
+        _metadata(distribution, work)
+        if not (work / distribution.holds).is_dir():
+            raise InputError(f"{origin} holds no {distribution.holds}; is it a release of {distribution.name}?")
+        telling = [n for n in names if n.endswith(".so") or n.startswith(distribution.telling)]
+        record = _Kept(origin, telling, sha256, whole)
         (work / "attnfit.json").write_bytes(msgspec.json.encode(record))
         try:
             os.rename(work, home / name)
         except OSError as error:  # another process was faster, with the same files
-            if kept(name) is None:
+            if kept(distribution, name) is None:
                 raise InputError(f"the cache {home / name} cannot be written ({error}); remove it") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    source = kept(name)
+    source = kept(distribution, name)
     assert source is not None
     return source
 
 
-def kept(name: str) -> Source | None:
+def kept(distribution: Distribution, name: str) -> Source | None:
     """The source kept under `name`, or None."""
     root = cache_dir() / "sources" / name
     try:
         record = msgspec.json.decode((root / "attnfit.json").read_bytes(), type=_Kept)
-        metadata = wheel_metadata(root)
+        metadata = _metadata(distribution, root)
     except (OSError, msgspec.DecodeError, InputError):
         return None
     version = metadata_version(metadata)
-    env = default_env(version, metadata, record.names)
+    env = distribution.env(version, metadata, record.names, record.whole)
     return Source(root=str(root), version=version, env=env, origin=record.origin, sha256=record.sha256)
 
 
-def wheel_metadata(root: Path) -> str:
-    for file in root.glob(f"{DISTRIBUTION}-*.dist-info/METADATA"):
+def _metadata(distribution: Distribution, root: Path) -> str:
+    for file in root.glob(f"{distribution.stem}-*.dist-info/METADATA"):
         return file.read_text("utf-8", "replace")
-    raise InputError(f"no {DISTRIBUTION} METADATA in the wheel; is it a wheel of {DISTRIBUTION}?")
+    raise InputError(f"no {distribution.name} METADATA in there; is it a wheel or an sdist of {distribution.name}?")
 
 
 def metadata_version(metadata: str) -> str:
+    """The version that METADATA or PKG-INFO states."""
     match = re.search(r"^Version: *(\S+)", metadata, re.MULTILINE)
     return match[1] if match else "unknown"

@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from attnfit.errors import AttnfitError, UnknownAnswer
 
@@ -28,17 +28,19 @@ class WitnessError(AttnfitError):
 class Witness:
     """One release in one isolated child. Use as a context manager.
 
-    `root` holds the release's `vllm/`; `env` its environment facts; `modules` name further stdlib-only attnfit
-    modules that add jobs; `wall_seconds` bounds each call, `cpu_seconds` and `memory_mb` the child's life.
+    `root` holds the release's package; `env` its environment facts; `modules` name the stdlib-only attnfit modules that
+    are imported in the child and register jobs: their folders can be read there, and those of `packages` (for what
+    they import later). `wall_seconds` bounds each call, `cpu_seconds` and `memory_mb` the child's life.
     """
 
     def __init__(
         self,
         root: str | Path,
         version: str,
-        env: Mapping[str, bool],
+        env: Mapping[str, Any],
         *,
         modules: Sequence[str] = (),
+        packages: Sequence[str] = (),
         wall_seconds: float = WALL_SECONDS,
         cpu_seconds: int = CPU_SECONDS,
         memory_mb: int = MEMORY_MB,
@@ -67,6 +69,7 @@ class Witness:
             "version": version,
             "env": dict(env),
             "modules": list(modules),
+            "packages": list(packages),
             "cpu_seconds": cpu_seconds,
             "memory_mb": memory_mb,
         }
@@ -77,35 +80,13 @@ class Witness:
             self.close()
             raise
 
-    def __enter__(self) -> Witness:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def ask(
-        self,
-        question: Mapping[str, Any],
-        env: Mapping[str, bool] | None = None,
-        variables: Mapping[str, Any] | None = None,
-        every: bool = True,
-    ) -> dict[str, Any]:
-        """One question (fields of core.Question). The keys of the answer are those of `release.WitnessAnswer`."""
-        answer: dict[str, Any] = self.call(
-            "ask", question=dict(question), env=_plain(env), variables=_plain(variables), every=every
-        )
-        return answer
-
-    def ask_many(
-        self,
-        questions: Iterable[Mapping[str, Any]],
-        env: Mapping[str, bool] | None = None,
-        every: bool = True,
-    ) -> Iterator[dict[str, Any]]:
-        """Answers in order; the wall limit counts anew for each."""
-        yield from self.stream("ask_many", questions=[dict(q) for q in questions], env=_plain(env), every=every)
 
     def call(self, job: str, **arguments: Any) -> Any:
         """Run one job and return its result. Raises WitnessError."""
@@ -175,7 +156,3 @@ class Witness:
         reason = known.get(code, f"ended (status {code})")
         tail = self._errors.decode("utf-8", "replace").strip().splitlines()[-1:]
         return WitnessError(f"the witness for {self.version} {reason}{': ' + tail[0] if tail else ''}")
-
-
-def _plain(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if values is None else dict(values)

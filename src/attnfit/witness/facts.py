@@ -1,35 +1,31 @@
 """The question's circumstances as engine code may read them: capability, environment facts, variables.
 
-Every environment fact has a name users see (`flashinfer`, `fa3`, `artifactory`...). One that a predicate reads and
-nobody stated leaks: the answer is then unknown, naming the fact. Standard library only.
+Every environment fact has a name users see (`flashinfer`, `fa3`, `artifactory`...). One that engine code reads and
+nobody stated leaks: the answer is then unknown, naming the fact. Each engine derives from `Facts` and fills its
+tables. Standard library only.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from . import stubs
-from .env import FACT_OF, OPTIONAL, default_env, requirements
 from .lazy import Situation
-
-FILE_OF = {"vllm_flash_attn/cute/interface.py": "fa4"}  # file of the release -> fact
-PROGRAMS = ("nvcc", "ninja")  # facts of the same name
-# Packages every installation of vLLM has; their contents are stubs, their presence is no question.
-_ALWAYS = """
-    torch numpy triton transformers pydantic pydantic_core typing_extensions PIL psutil cachetools cloudpickle regex
-    msgspec zmq huggingface_hub safetensors tokenizers packaging yaml einops prometheus_client filelock tqdm jinja2
-    requests pynvml cv2 blake3 cpuinfo openai fastapi aiohttp uvicorn starlette tiktoken lark xgrammar sympy networkx
-    scipy six setuptools pybase64 cbor2 numba py torchvision torchaudio depyf compressed_tensors gguf mistral_common
-    partial_json_parser outlines_core llguidance diskcache watchfiles ray orjson httpx jsonschema
-"""
-ALWAYS = frozenset(_ALWAYS.split())
 
 
 class Facts:
-    """The circumstances of the question being asked. Values are replaceable and may be tracked objects."""
+    """The circumstances of the question being asked. Values are replaceable and may be tracked objects.
 
+    `root` is the directory of the engine's package: nothing outside it exists for engine code.
+    """
+
+    package: ClassVar[str] = ""  # the engine's own package: what of it is no source file is told by `wheel`
+    fact_of: ClassVar[Mapping[str, str]] = {}  # importable module -> fact, where the names differ
+    file_of: ClassVar[Mapping[str, str]] = {}  # end of a file's name -> fact
+    programs: ClassVar[tuple[str, ...]] = ("nvcc", "ninja")  # on the PATH or not: facts of the same name
+    always: ClassVar[frozenset[str]] = frozenset()  # packages every installation of the engine has
     machine = "x86_64"
 
     def __init__(self, situation: Situation, root: str) -> None:
@@ -69,7 +65,7 @@ class Facts:
 
     def which(self, program: str) -> str | None:
         fact = program.rpartition("/")[2]
-        if fact not in PROGRAMS:
+        if fact not in self.programs:
             stubs.leak(f"shutil.which({program!r})")
         return f"/usr/local/cuda/bin/{program.rpartition('/')[2]}" if self.fact(fact) else None
 
@@ -77,7 +73,7 @@ class Facts:
         if not str(path).startswith(self.root + "/"):
             stubs.leak(f"the file system was asked for {path}")
         relative = str(path)[len(self.root) + 1 :]
-        for end, name in FILE_OF.items():
+        for end, name in self.file_of.items():
             if relative.endswith(end):
                 return self.fact(name)
         stubs.leak(f"the file system was asked for {relative}")
@@ -86,13 +82,13 @@ class Facts:
         """Whether a module outside the source files can be imported."""
         top = module.partition(".")[0]
         for name in (module, top):
-            fact = FACT_OF.get(name, name)
+            fact = self.fact_of.get(name, name)
             if fact in self.env:
                 return self.fact(fact)
-        if top in ALWAYS:
+        if top in self.always:
             return True
-        self.note(f"env.{FACT_OF.get(module, top)}")
-        if top == "vllm":
+        self.note(f"env.{self.fact_of.get(module, top)}")
+        if top == self.package:
             if self.env.get("wheel"):
                 return False  # every file of the wheel is known, and it is not one of them
             stubs.leak(f"whether {module} is in the wheel is not stated")
@@ -100,9 +96,6 @@ class Facts:
 
     def spec(self, name: str) -> Any:
         """importlib.util.find_spec"""
-        if "." in name and not name.startswith("vllm.") and name not in self.env:
+        if "." in name and not name.startswith(f"{self.package}.") and name not in self.env:
             stubs.leak(f"environment fact {name!r} is not stated")
         return importlib.machinery.ModuleSpec(name, None) if self.present(name) else None
-
-
-__all__ = ["ALWAYS", "FACT_OF", "OPTIONAL", "Facts", "default_env", "requirements"]

@@ -1,4 +1,4 @@
-"""What engine code gets for the modules that are not its own: the standard library, torch, a logger, other packages.
+"""What engine code gets for the modules that are not its own: the standard library, a logger, other packages.
 
 Parts of the standard library that would look at this machine are replaced by ones that answer from the question's
 explicit environment facts, or leak. Standard library only.
@@ -67,72 +67,6 @@ class Logger:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None
-
-
-class Dtype:
-    """torch.dtype: equal to itself alone, printed as torch prints it."""
-
-    def __init__(self, name: str, size: int, floating: bool) -> None:
-        self._name, self.itemsize, self.is_floating_point = name, size, floating
-        self.is_complex = False
-
-    def __repr__(self) -> str:
-        return f"torch.{self._name}"
-
-    def __getattr__(self, name: str) -> Any:
-        stubs.leak(f"torch.{self._name}.{name}")
-
-    def __reduce__(self) -> str:
-        return self._name
-
-
-Dtype.__name__ = Dtype.__qualname__ = "dtype"
-Dtype.__module__ = "torch"
-DTYPES = {
-    name: Dtype(name, size, "float" in name)
-    for name, size in {
-        "float16": 2,
-        "bfloat16": 2,
-        "float32": 4,
-        "float64": 8,
-        "float8_e4m3fn": 1,
-        "float8_e5m2": 1,
-        "float8_e4m3fnuz": 1,
-        "float8_e5m2fnuz": 1,
-        "float8_e8m0fnu": 1,
-        "float4_e2m1fn_x2": 1,
-        "int8": 1,
-        "uint8": 1,
-        "int16": 2,
-        "int32": 4,
-        "int64": 8,
-        "uint16": 2,
-        "uint32": 4,
-        "uint64": 8,
-        "bool": 1,
-    }.items()
-}
-ALIASES = {
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "int": "int32",
-    "long": "int64",
-    "short": "int16",
-}
-
-
-def torch_module(facts: Facts) -> StubModule:
-    """torch with its dtypes, the device queries answered from the question, and stubs for all else."""
-    cuda = StubModule(
-        "torch.cuda",
-        get_device_capability=lambda *args, **kwargs: tuple(facts.capability),
-        is_available=lambda: True,
-    )
-    mega = dict.fromkeys(("fused_norm_rope_attn_rope_cast_decode", "permute_q_b_proj"), "flashmla_mega")
-    ops = StubModule("torch.ops", _flashmla_C=KnownModule("torch.ops._flashmla_C", facts, mega))
-    known: dict[str, Any] = {"ops": ops, **DTYPES, **{alias: DTYPES[name] for alias, name in ALIASES.items()}}
-    return StubModule("torch", dtype=Dtype, cuda=cuda, **known)
 
 
 def functools_module() -> types.ModuleType:
@@ -255,48 +189,12 @@ def typing_extensions_module() -> types.ModuleType:
     return StubModule("typing_extensions", **names)
 
 
-def requests_module(facts: Facts) -> types.ModuleType:
-    """requests, asked for NVIDIA's artifactory alone."""
+def outside(facts: Facts, import_module: Callable[..., Any], home: Callable[[str], Any]) -> dict[str, types.ModuleType]:
+    """Module name -> replacement, for the part of the standard library that would look at this machine.
 
-    def get(url: Any, **kwargs: Any) -> Any:
-        if "artifactory" not in url:
-            stubs.leak(f"requests.get({url!r})")
-        if not facts.fact("artifactory"):
-            raise OSError("artifactory not reachable")
-        return types.SimpleNamespace(status_code=200, ok=True)
-
-    return StubModule("requests", get=get)
-
-
-def flashinfer_modules(facts: Facts) -> list[types.ModuleType]:
-    """The parts of flashinfer that engines look for by name before they use it."""
-
-    def wrapper(name: str) -> Any:
-        if name != "BatchMLAPagedAttentionWrapper":
-            raise AttributeError(name)
-        if facts.fact("flashinfer_sm90_nope_mla"):
-
-            def run(self: Any, *, ckv_scale_arr: Any = None) -> None: ...
-        else:
-
-            def run(self: Any) -> None: ...  # type: ignore[misc]
-
-        return type(name, (), {"run": run})
-
-    mla = types.ModuleType("flashinfer.mla")
-    vars(mla)["__getattr__"] = wrapper
-    names = ("trtllm_batch_decode_sparse_mla_dsv4", "trtllm_batch_decode_with_kv_cache_mla")
-    return [
-        mla,
-        KnownModule("flashinfer.decode", facts, dict.fromkeys(names, "flashinfer_sparse_mla")),
-        KnownModule("flashinfer.autotuner", facts, {"autotune": "flashinfer_sparse_mla"}),
-    ]
-
-
-def outside(
-    facts: Facts, import_module: Callable[..., Any], home: Callable[[str], Any]
-) -> Mapping[str, types.ModuleType]:
-    """Module name -> replacement, for everything that is not engine source."""
+    `facts` answers what engine code asks, `import_module` and `home` are the loader's: a module by name, and the engine
+    module a class was defined in. An engine adds what it asks of other packages.
+    """
     shutil = StubModule("shutil", which=facts.which)
     system = StubModule(
         "sys",
@@ -308,10 +206,7 @@ def outside(
         modules={},
     )
     machine = StubModule("platform", machine=lambda: facts.machine, system=lambda: "Linux")
-    torch = torch_module(facts)
     modules = [
-        torch,
-        torch.cuda,
         functools_module(),
         os_module(facts),
         importlib_module(facts, import_module),
@@ -320,13 +215,10 @@ def outside(
         machine,
         dataclasses_module(home),
         typing_extensions_module(),
-        requests_module(facts),
     ]
-    modules += flashinfer_modules(facts)
     modules.append(types.ModuleType("attnfit_facts"))
     vars(modules[-1]).update(fact=facts.fact, capability=lambda: facts.capability)
-    logger = StubModule("vllm.logger", init_logger=lambda *args, **kwargs: Logger())
-    table = {module.__name__: module for module in [*modules, logger]}
+    table = {module.__name__: module for module in modules}
     table["os.path"] = table["os"].path
     for name in ("util", "metadata", "machinery"):
         table[f"importlib.{name}"] = getattr(table["importlib"], name)

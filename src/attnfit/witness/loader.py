@@ -6,35 +6,48 @@ import ast
 import importlib
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from . import fakes, guard, stubs
-from .facts import ALWAYS, FACT_OF, Facts
-from .lazy import MISSING, LazyModule, Situation
+from .facts import Facts
+from .lazy import MISSING, LazyModule
 
 HELPERS = "attnfit_facts"  # what our own account imports
-KNOWN = Path(__file__).with_name("known")  # our own account of what engines ask other packages
+Outside = Callable[[Any, Callable[..., Any], Callable[[str], Any]], Mapping[str, types.ModuleType]]
 
 
 class Loader:
-    """The module table of one release: its own source files, and stand-ins for everything else."""
+    """The module table of one release: its own source files, and stand-ins for everything else.
+
+    `root` holds the engine's `package` (a source tree or an unpacked wheel); `facts` answers what engine code asks its
+    surroundings; `outside(facts, import_module, home)` gives the modules that replace others (see fakes.outside);
+    `known` is a folder of our own accounts of what engines ask other packages, laid out as those packages are; `real`
+    names the modules engine code gets as they are. `transform(statement, file name)` may rewrite each top-level
+    statement before it is compiled; the names it introduces are given in `helpers` and visible to all engine code.
+    """
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
+        *,
+        package: str,
+        facts: Facts,
+        outside: Outside = fakes.outside,
+        known: Path | None = None,
+        real: frozenset[str] = fakes.REAL,
         transform: guard.Transform | None = None,
         helpers: Mapping[str, Any] | None = None,
-        package: str = "vllm",
     ) -> None:
-        self.root, self.package = root, package
-        self.situation = Situation()
-        self.facts = Facts(self.situation, str(root / package))
+        self.root, self.package = Path(root), package
+        self.facts, self.situation = facts, facts.situation
+        stubs.name_sources(package)
         self.modules: dict[str, types.ModuleType] = {}
+        self._real, self._known_folder = real, known
         self._known: dict[str, LazyModule] = {}
         self.overrides: dict[str, dict[str, Any]] = {}  # module -> names fixed beforehand
-        self._outside = fakes.outside(self.facts, self.import_module, self.modules.get)
+        self._outside = outside(self.facts, self.import_module, self.modules.get)
         self._transform = transform
         self._builtins = guard.checked_builtins()
         self._builtins["__import__"] = self._import
@@ -80,7 +93,7 @@ class Loader:
             return module
         elif name.partition(".")[0] == self.package:
             return self._importable(self._own(name))
-        elif name in fakes.REAL:
+        elif name in self._real:
             module = importlib.import_module(name)
         elif name.partition(".")[0] in sys.stdlib_module_names:
             module = fakes.StubModule(name)
@@ -88,10 +101,11 @@ class Loader:
             if not self.facts.present(name):
                 raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}")
             top = name.partition(".")[0]
-            file = self._file(name, KNOWN)
-            if file is not None:
+            folder = self._known_folder
+            file = self._file(name, folder) if folder is not None else None
+            if file is not None and folder is not None:
                 if name not in self._known:
-                    self._known[name] = self._lazy(name, file, KNOWN)
+                    self._known[name] = self._lazy(name, file, folder)
                 return self._known[name]
             module = fakes.StubModule(name)
             if name != top:
@@ -141,7 +155,7 @@ class Loader:
                 lambda leaf: self._submodule(name, leaf),
                 self.overrides.get(name, {}),
             )
-            settled = ALWAYS | sys.stdlib_module_names | {"", self.package, HELPERS}
+            settled = self.facts.always | sys.stdlib_module_names | {"", self.package, HELPERS}
             module.attnfit_needs = sorted(set(module.attnfit_needs) - settled)
             return module
         except (SyntaxError, ValueError, OSError) as error:  # newer syntax than this Python's, or no text at all
@@ -149,7 +163,7 @@ class Loader:
 
     def _submodule(self, package: str, leaf: str) -> Any:
         name = f"{package}.{leaf}"
-        fact = FACT_OF.get(name, name)
+        fact = self.facts.fact_of.get(name, name)
         if self._file(name) is not None or (self.root / Path(*name.split("."))).is_dir():
             return self._module(name)
         return self._module(name) if fact in self.facts.env and self.facts.present(name) else MISSING
@@ -174,14 +188,3 @@ class Loader:
         parts = package.split(".")
         base = ".".join(parts[: len(parts) - (level - 1)])
         return f"{base}.{name}" if name else base
-
-
-def load(
-    root: str | Path, transform: guard.Transform | None = None, helpers: Mapping[str, Any] | None = None
-) -> Loader:
-    """The release whose `vllm/` lies in `root` (a source tree or an unpacked wheel).
-
-    `transform(statement, file name)` may rewrite each top-level statement before it is compiled; names it introduces
-    are given in `helpers` and visible to all engine code.
-    """
-    return Loader(Path(root), transform, helpers)

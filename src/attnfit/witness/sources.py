@@ -1,7 +1,7 @@
-"""Where a release's own source files come from: a wheel, a source tree, an installed engine, the package index.
+"""Where a release's own source files come from: a wheel, an sdist, a source tree, an installation, the package index.
 
-Whatever the origin, the result is a directory holding `vllm/` and the facts that the wheel itself states. Nothing is
-imported or executed here.
+Whatever the origin, the result is a directory holding the engine's package and the facts that the release itself
+states. Nothing is imported or executed here.
 """
 
 from __future__ import annotations
@@ -13,112 +13,129 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attnfit.errors import InputError, UnknownAnswer
-from attnfit.witness.cache import DISTRIBUTION, Say, Source, kept, members_of, metadata_version, store, to_stderr
-from attnfit.witness.env import OPTIONAL, default_env, flashinfer_facts
+from attnfit.witness.cache import Say, Source, kept, members_of, metadata_version, store, to_stderr
+from attnfit.witness.distribution import Distribution, read_text
+
+INSTALLED = ("installed", "--installed")
 
 
-def find(spec: str, *, offline: bool = False, say: Say = to_stderr) -> Source:
-    """`vllm==X`, a wheel, a source tree, or "installed". Raises InputError or UnknownAnswer."""
+def find(distribution: Distribution, spec: str, *, offline: bool = False, say: Say = to_stderr) -> Source:
+    """`NAME==VERSION`, a wheel, an sdist, a source tree, or "installed". Raises InputError or UnknownAnswer."""
     path = Path(spec)
-    if spec in ("installed", "--installed"):
-        return installed()
+    if spec in INSTALLED:
+        return installed(distribution)
     if path.is_dir():
-        return tree(path)
+        return tree(distribution, path)
     if path.is_file():
-        return wheel(path)
-    match = re.fullmatch(rf"{DISTRIBUTION}==([\w.+!-]+)", spec)
+        return archive(distribution, path)
+    match = re.fullmatch(rf"{re.escape(distribution.name)}==([\w.+!-]+)", spec)
     if match:
         from attnfit.witness.fetch import fetched
 
-        return fetched(match[1], offline=offline, say=say)
-    raise InputError(f"{spec!r} is neither a wheel, nor a source tree, nor {DISTRIBUTION}==VERSION; give one of these")
+        return fetched(distribution, match[1], offline=offline, say=say)
+    raise InputError(
+        f"{spec!r} is neither a wheel or sdist, nor a source tree, nor {distribution.name}==VERSION; give one of these"
+    )
 
 
-def wheel(path: Path) -> Source:
-    """A wheel file; its source files are unpacked into the cache once."""
+def which(distributions: Iterable[Distribution], spec: str) -> Distribution | None:
+    """The distribution that `spec` (as `find` takes it) is of, or None. Looks at names only; opens no archive."""
+    path = Path(spec)
+    for distribution in distributions:
+        if spec in INSTALLED:
+            there = distribution.name in _distributions(Path(p) for p in sys.path if p)
+        elif path.is_dir():
+            there = _package_root(distribution, path) is not None
+        elif path.is_file():
+            there = re.sub(r"[-_.]+", "_", path.name).startswith(f"{distribution.stem}_")
+        else:
+            there = spec.partition("==")[0] == distribution.name
+        if there:
+            return distribution
+    return None
+
+
+def archive(distribution: Distribution, path: Path) -> Source:
+    """A wheel or an sdist; its source files are unpacked into the cache once."""
     import hashlib
     import zipfile
 
+    from attnfit.witness.sdist import DAMAGED, is_sdist
+
     digest = hashlib.sha256()
+    kind = "an sdist" if is_sdist(path.name) else "a wheel"
     try:
         with path.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
         name = f"sha256-{digest.hexdigest()[:16]}"
-        found = kept(name)
-        if found is not None:
-            return found
-        with zipfile.ZipFile(path) as archive:
-            members = members_of(archive, path.name)
-            contents = ((member.filename, archive.read(member)) for member in members)
-            return store(name, archive.namelist(), path.name, digest.hexdigest(), contents)
-    except (OSError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a wheel ({error}); download it again, or give a tree") from error
+        return kept(distribution, name) or _unpacked(distribution, path, name, digest.hexdigest())
+    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, *DAMAGED) as error:
+        raise InputError(f"{path} cannot be read as {kind} ({error}); download it again, or give a tree") from error
 
 
-def tree(path: Path) -> Source:
-    """A checkout or an unpacked wheel. Of a checkout, the compiled modules its setup.py builds count as built."""
-    root = path.resolve()
-    if not (root / "vllm" / "platforms").is_dir():
-        raise InputError(f"{path} holds no vllm/platforms; give the directory that holds `vllm/`")
-    unpacked = next(iter(root.glob(f"{DISTRIBUTION}-*.dist-info")), None)
-    names = _files(root)
+def _unpacked(distribution: Distribution, path: Path, name: str, sha256: str) -> Source:
+    import tarfile
+    import zipfile
+
+    from attnfit.witness.sdist import contents, is_sdist
+
+    if is_sdist(path.name):
+        with tarfile.open(path, "r:gz") as packed:
+            members = contents(distribution, packed, path.name)
+            return store(distribution, name, (), path.name, sha256, members, whole=False)
+    with zipfile.ZipFile(path) as wheel:
+        pairs = ((m.filename, wheel.read(m)) for m in members_of(distribution, wheel, path.name))
+        return store(distribution, name, wheel.namelist(), path.name, sha256, pairs)
+
+
+def _package_root(distribution: Distribution, path: Path) -> Path | None:
+    """The directory in a source tree that holds the package."""
+    places = (path / folder for folder in distribution.folders)
+    return next((place for place in places if (place / distribution.holds).is_dir()), None)
+
+
+def tree(distribution: Distribution, path: Path) -> Source:
+    """A checkout or an unpacked release. Of a checkout, the compiled modules that its build makes count as built."""
+    root = _package_root(distribution, path.resolve())
+    if root is None:
+        package = distribution.package
+        raise InputError(f"{path} holds no {distribution.holds}; give the directory that holds `{package}/`")
+    unpacked = next(iter(root.glob(f"{distribution.stem}-*.dist-info")), None)
+    names = _files(distribution, root)
     recorded = _recorded(unpacked / "RECORD") if unpacked is not None else []
-    metadata = _text(unpacked / "METADATA") if unpacked is not None else _requirements(root)
     whole = bool(recorded) or any(name.endswith(".so") for name in names)
+    checkout = distribution.read_checkout(root)
+    metadata = read_text(unpacked / "METADATA") if unpacked is not None else checkout.metadata
     if not whole:
-        names += [f"{module.replace('.', '/')}.abi3.so" for module in _extensions(root)]
-    version = metadata_version(metadata) if unpacked is not None else _tree_version(root)
-    env = default_env(version, metadata, [*names, *recorded], whole=whole)
+        names += checkout.built
+    version = metadata_version(metadata) if unpacked is not None else checkout.version
+    env = distribution.env(version, metadata, [*names, *recorded], whole)
     return Source(root=str(root), version=version, env=env, origin=str(path))
 
 
 def _recorded(record: Path) -> list[str]:
     """Every file of a wheel, as its RECORD lists them."""
-    return [line.split(",")[0] for line in _text(record).splitlines()]
+    return [line.split(",")[0] for line in read_text(record).splitlines()]
 
 
-def _requirements(root: Path) -> str:
-    """requirements/*.txt of a checkout, in the form of METADATA."""
-    texts = [_text(root / "requirements" / name) for name in ("common.txt", "cuda.txt")]
-    lines = [line.split("#")[0].strip() for text in texts for line in text.splitlines() if line[:1].isalnum()]
-    return "\n".join(f"Requires-Dist: {line}" for line in lines) + "\n\n"
-
-
-def _extensions(root: Path) -> list[str]:
-    """Names of the compiled modules that setup.py declares."""
-    return re.findall(r"CMakeExtension\(\s*(?:name=)?[\"']([\w.]+)[\"']", _text(root / "setup.py"))
-
-
-def _tree_version(root: Path) -> str:
-    text = _text(root / "vllm" / "_version.py")
-    match = re.search(r"^__version__ *=(?: *version *=)? *['\"]([^'\"]+)", text, re.MULTILINE)
-    return match[1] if match else "unknown"
-
-
-def installed(prefix: str | Path | None = None) -> Source:
+def installed(distribution: Distribution, prefix: str | Path | None = None) -> Source:
     """The engine installed in an environment (its prefix; default: this one), with the packages installed beside it."""
     paths = _site_packages(Path(prefix)) if prefix is not None else [Path(p) for p in sys.path if p]
     where = str(prefix) if prefix is not None else sys.prefix
     found = _distributions(paths)
-    if DISTRIBUTION not in found:
-        raise UnknownAnswer(f"no {DISTRIBUTION} is installed in {where}; give a wheel, a source tree or a version")
-    home = found[DISTRIBUTION]
+    if distribution.name not in found:
+        raise UnknownAnswer(f"no {distribution.name} is installed in {where}; give a wheel, a source tree or a version")
+    home = found[distribution.name]
     editable = _editable(home)
-    root = editable or home.parent
-    if not (root / "vllm" / "platforms").is_dir():
-        raise UnknownAnswer(f"the {DISTRIBUTION} in {where} has no source files there; give a wheel or a source tree")
-    names = _files(root) if editable is not None else _recorded(home / "RECORD")
-    metadata = _text(home / "METADATA")
+    root = _package_root(distribution, editable) or editable if editable is not None else home.parent
+    if not (root / distribution.holds).is_dir():
+        name = distribution.name
+        raise UnknownAnswer(f"the {name} in {where} has no source files there; give a wheel or a source tree")
+    names = _files(distribution, root) if editable is not None else _recorded(home / "RECORD")
+    metadata = read_text(home / "METADATA")
     version = metadata_version(metadata)
-    env = default_env(version, metadata, names, whole=bool(names))
-    for fact, package in OPTIONAL.items():
-        if fact != "deep_gemm" or not env[fact]:  # vendored in newer wheels
-            env[fact] = package in found
-    if "flashinfer-python" in found:
-        flashinfer = found["flashinfer-python"]
-        env.update(flashinfer_facts(flashinfer.name.removesuffix(".dist-info").partition("-")[2]))
-        env["b12x"] = "b12x" in found or (flashinfer.parent / "b12x" / "__init__.py").is_file()
+    env = distribution.beside(distribution.env(version, metadata, names, bool(names)), found)
     return Source(root=str(root), version=version, env=env, origin=f"installed in {where}")
 
 
@@ -145,7 +162,7 @@ def _site_packages(prefix: Path) -> list[Path]:
 def _editable(home: Path) -> Path | None:
     """Where an editable installation has its sources."""
     try:
-        origin = json.loads(_text(home / "direct_url.json") or "{}")
+        origin = json.loads(read_text(home / "direct_url.json") or "{}")
         if origin["dir_info"]["editable"] and origin["url"].startswith("file://"):
             from urllib.parse import unquote
 
@@ -155,12 +172,6 @@ def _editable(home: Path) -> Path | None:
     return None
 
 
-def _files(root: Path) -> list[str]:
-    return [file.relative_to(root).as_posix() for file in root.glob("vllm/**/*") if file.suffix in (".py", ".so")]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+def _files(distribution: Distribution, root: Path) -> list[str]:
+    files = root.glob(f"{distribution.package}/**/*")
+    return [file.relative_to(root).as_posix() for file in files if file.suffix in (".py", ".so")]

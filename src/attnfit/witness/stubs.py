@@ -21,17 +21,23 @@ class State:
     def __init__(self) -> None:
         self.loading = 0
         self.leaks: list[str] = []
+        self.sources: tuple[str, ...] = ()  # how file names of compiled engine code begin, e.g. "package/"
 
 
 STATE = State()
-SOURCE_PREFIX = "vllm/"  # file names of compiled engine code are relative, so they name the release's own file
+
+
+def name_sources(package: str) -> None:
+    """Files of this package are engine code. Their names are relative, so that they name the release's own file."""
+    if f"{package}/" not in STATE.sources:
+        STATE.sources += (f"{package}/",)
 
 
 def location() -> str:
-    """`vllm/...py:LINE` of the innermost engine frame, or ''."""
+    """`PACKAGE/...py:LINE` of the innermost engine frame, or ''."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename.startswith(SOURCE_PREFIX):
+        if frame.f_code.co_filename.startswith(STATE.sources):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -10,9 +10,10 @@ import msgspec
 
 from attnfit.core import Question, Reason, Selection, Status, Verdict
 from attnfit.engines.vllm.book import Book
+from attnfit.engines.vllm.distribution import DISTRIBUTION
+from attnfit.engines.vllm.witness.client import Witness
 from attnfit.errors import UsageError
 from attnfit.witness import sources
-from attnfit.witness.client import Witness
 
 Select = Callable[..., Selection]
 
@@ -22,7 +23,7 @@ def selector(source: str, version: str, book: Book) -> tuple[Select, str]:
 
     Raises UsageError if the source is of another release than `version`.
     """
-    found = sources.find(source)
+    found = sources.find(DISTRIBUTION, source)
     if found.version != version:
         raise UsageError(f"{source} is vLLM {found.version}, the launch is for {version}; make the two agree")
     witness = Witness(found.root, found.version, found.env)

@@ -19,7 +19,14 @@ CPU_SECONDS, MEMORY_MB = 120, 2048
 
 def bare_packages(src: Path) -> None:
     """Make these modules importable without running the packages' own imports."""
-    for name in ("attnfit", "attnfit.learn", "attnfit.learn.flagworker", "attnfit.witness"):
+    for name in (
+        "attnfit",
+        "attnfit.learn",
+        "attnfit.learn.flagworker",
+        "attnfit.witness",
+        "attnfit.engines",
+        "attnfit.engines.vllm",
+    ):
         package = types.ModuleType(name)
         package.__path__ = [str(src.joinpath(*name.split(".")))]
         sys.modules[name] = package

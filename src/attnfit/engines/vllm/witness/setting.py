@@ -11,8 +11,8 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import stubs
-from .facts import Facts
+from attnfit.witness import stubs
+from attnfit.witness.facts import Facts
 
 
 class View:

@@ -9,11 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from . import fakes, guard, stubs
+from attnfit.witness import guard, stubs
+from attnfit.witness.fake_torch import DTYPES
+from attnfit.witness.lazy import Situation
+from attnfit.witness.loader import Loader
+
 from .answer import WitnessAnswer
-from .loader import Loader, load
+from .facts import Facts
+from .fakes import outside
 from .setting import View, capability, literal_defaults, vllm_config
 
+KNOWN = Path(__file__).with_name("known")  # our own account of what vLLM asks other packages
 NOT_CUDA = ("ROCM", "XPU", "CPU", "AMX", "TORCH_SDPA", "CUSTOM", "NO_ATT", "IPEX", "HPU", "PALLAS")
 REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
 SELECTORS = ("vllm.v1.attention.selector", "vllm.attention.selector")
@@ -32,9 +38,17 @@ class Release:
     ) -> None:
         self.version = version
         self.env: Mapping[str, Any] = env
-        self.loader: Loader = load(root, transform, helpers)
-        self.facts = self.loader.facts
+        self.facts = Facts(Situation(), str(Path(root) / "vllm"))
         self.facts.env = env
+        self.loader = Loader(
+            root,
+            package="vllm",
+            facts=self.facts,
+            outside=outside,
+            known=KNOWN,
+            transform=transform,
+            helpers=helpers,
+        )
         self._config: Any = None
         self._spied: Any = None
         self._fix_modules()
@@ -202,7 +216,7 @@ class Release:
 
     def dtype(self, name: Any) -> Any:
         """ "float16" -> the torch.float16 engine code sees."""
-        return fakes.DTYPES[name] if isinstance(name, str) and name in fakes.DTYPES else name
+        return DTYPES[name] if isinstance(name, str) and name in DTYPES else name
 
     def selector_fields(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The question as keyword arguments of validate_configuration, without the capability."""
