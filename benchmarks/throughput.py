@@ -9,8 +9,8 @@ import argparse
 import time
 
 from attnfit.engines.vllm import releases
+from attnfit.engines.vllm.learn.generate import Generator
 from attnfit.engines.vllm.row import question_of
-from attnfit.learn.generate import Generator
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ import time
 
 from attnfit.engines.vllm import releases
 from attnfit.engines.vllm.distribution import DISTRIBUTION
+from attnfit.engines.vllm.learn.replay import replay
 from attnfit.engines.vllm.witness.client import Witness
-from attnfit.learn.replay import replay
 from attnfit.witness import sources
 
 CI_RELEASES, CI_QUESTIONS = ["0.12.0", "0.16.0", "0.23.0", "0.33.0"], 3_000
@@ -28,7 +28,12 @@ def prove(version: str, questions: int, seed: int) -> int:
     book = releases.resolve(version).book
     started = time.monotonic()
     with Witness(
-        source.root, version, source.env, modules=["attnfit.learn.job"], cpu_seconds=3600, wall_seconds=300.0
+        source.root,
+        version,
+        source.env,
+        modules=["attnfit.engines.vllm.learn.job"],
+        cpu_seconds=3600,
+        wall_seconds=300.0,
     ) as witness:
         found = replay(book, witness, questions, seed, source.env)
     seconds = time.monotonic() - started

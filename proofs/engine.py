@@ -25,7 +25,7 @@ from random_launches import launches, models
 
 from attnfit.batch import answers
 from attnfit.engines.vllm import releases
-from attnfit.learn.generate import Generator
+from attnfit.engines.vllm.learn.generate import Generator
 from attnfit.report.json import SELECTOR_FIELDS
 
 HERE = Path(__file__).resolve().parent

@@ -93,7 +93,7 @@ def show(value):
 def main():
     parser = make_parser()
     if sys.argv[1] == "describe":
-        json.dump(importlib.import_module("attnfit.learn.flagworker.describe").describe(parser), OUT)
+        json.dump(importlib.import_module("attnfit.engines.vllm.learn.flagworker.describe").describe(parser), OUT)
     else:
 
         def error(self, message):

@@ -12,10 +12,10 @@ import pytest
 
 from attnfit.core import Capability, Question, Status
 from attnfit.engines.vllm import book, releases
+from attnfit.engines.vllm.learn import figures
+from attnfit.engines.vllm.learn.learn import unknowns
 from attnfit.engines.vllm.row import question_of, row
 from attnfit.errors import InputError, UnknownAnswer, UsageError
-from attnfit.learn import figures
-from attnfit.learn.learn import unknowns
 
 DATA = Path(__file__).with_name("data") / "selector-truth.jsonl.gz"
 SHIPPED = releases.shipped()

@@ -297,6 +297,27 @@ def test_no_book_is_written_from_too_few_questions(attnfit: Run, questions: str)
     assert "x>=1000" in err
 
 
+def test_learn_asks_the_engine_whose_release_is_given(attnfit: Run, tmp_path: Path) -> None:
+    """An engine without rule books keeps the release's source files at hand, and says where."""
+    (tmp_path / "python" / "sglang" / "srt").mkdir(parents=True)
+    code, out, err = attnfit("learn", str(tmp_path))
+    assert (code, out.strip(), err) == (0, str(tmp_path / "python"), "")
+    code, _, err = attnfit("learn", str(tmp_path), "--folder", str(tmp_path / "books"))
+    assert code == 2
+    assert "no rule books" in err
+    (tmp_path / "vllm" / "platforms").mkdir(parents=True)
+    code, _, err = attnfit("learn", str(tmp_path))
+    assert "vllm" in err
+
+
+@pytest.mark.parametrize("source", ["nowhere", "nothing==1.0", "x/y"])
+def test_learn_names_the_engines_there_are(attnfit: Run, source: str) -> None:
+    code, _, err = attnfit("learn", source)
+    assert code == 2
+    assert "vllm" in err
+    assert "sglang" in err
+
+
 @pytest.mark.parametrize(("given", "meant"), [("--task", None), ("--bogus", None), ("--dtpye", "--dtype")])
 def test_only_a_flag_that_is_close_is_taken_for_the_one_meant(attnfit: Run, given: str, meant: str | None) -> None:
     _, out, _ = attnfit(*SM120, "--json", *LAUNCH, given, "x")

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from attnfit.learn import paths
-from attnfit.learn.explore import explore
-from attnfit.learn.helpers import HELPERS
-from attnfit.learn.paths import NUMBER, OPTIONAL, Field, Opaque, Run
-from attnfit.learn.rewrite import rewrite
-from attnfit.learn.tracked import Attributes, Choice, Number
-from attnfit.learn.trees import Forest, Leaf
+from attnfit.engines.vllm.learn import paths
+from attnfit.engines.vllm.learn.explore import explore
+from attnfit.engines.vllm.learn.helpers import HELPERS
+from attnfit.engines.vllm.learn.paths import NUMBER, OPTIONAL, Field, Opaque, Run
+from attnfit.engines.vllm.learn.rewrite import rewrite
+from attnfit.engines.vllm.learn.tracked import Attributes, Choice, Number
+from attnfit.engines.vllm.learn.trees import Forest, Leaf
 
 KV = ("auto", "fp8", "fp8_e5m2", "nvfp4", None)
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0))

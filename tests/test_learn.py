@@ -12,11 +12,11 @@ import pytest
 import learn_engine
 from attnfit.core import Status
 from attnfit.engines.vllm.book import Book
+from attnfit.engines.vllm.learn import learn, same
+from attnfit.engines.vllm.learn.coverage import Coverage
+from attnfit.engines.vllm.learn.generate import Generator
 from attnfit.engines.vllm.row import question_of, row
 from attnfit.errors import UsageError
-from attnfit.learn import learn, same
-from attnfit.learn.coverage import Coverage
-from attnfit.learn.generate import Generator
 from attnfit.witness.cache import Source
 
 QUESTION = {"capability": "9.0", "head_size": 128, "dtype": "bfloat16", "hf": {"kv_lora_rank": 512}}
@@ -116,7 +116,7 @@ def test_what_cannot_be_followed_is_unknown_with_its_place(tmp_path: Path, combi
     """A stub, an opaque use of a number, a constant beyond the proof: never a guess."""
     learn_engine.write(tmp_path, combination)
     source = Source(root=str(tmp_path), version="0.0.1", env={}, origin="here")
-    with learn.Witness(source.root, "0.0.1", {}, modules=["attnfit.learn.job"]) as witness:
+    with learn.Witness(source.root, "0.0.1", {}, modules=["attnfit.engines.vllm.learn.job"]) as witness:
         body = witness.call("learn")
     (unknown,) = learn.unknowns(body)
     assert named in unknown

@@ -8,8 +8,8 @@ import pytest
 
 from attnfit.engines.vllm.flags import load_table, parse_flags
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
+from attnfit.engines.vllm.learn.flags import extract_flags, write_table
 from attnfit.errors import InputError
-from attnfit.learn.flags import extract_flags, write_table
 
 ARGPARSE = """
 import argparse, json, sys

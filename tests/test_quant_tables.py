@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from attnfit.learn.classes import ClassTree
-from attnfit.learn.quant_tables import main, quant_facts
+from attnfit.engines.vllm.learn.classes import ClassTree
+from attnfit.engines.vllm.learn.quant_tables import main, quant_facts
 
 FOLDER = "vllm/model_executor/layers/quantization"
 SOURCE = {

@@ -206,16 +206,17 @@ def _two_releases(words: tuple[str, ...]) -> tuple[str, str, str, str | None]:
     type=click.IntRange(min=1000),
     default=20_000,
     show_default=True,
-    help="Fresh random questions to replay.",
+    help="Fresh random questions to replay, where a rule book is written.",
 )
 @click.option("--seed", default=None, type=int, help="Default: a new one each time.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Default: the user's own books.")
 @click.option("--offline", is_flag=True, help="Only sources already fetched.")
 def learn(source: str, questions: int, seed: int | None, folder: Path | None, offline: bool) -> None:
-    """Write the rule book of a release: vllm==X, a wheel, a source tree, or installed."""
-    from attnfit.learn.learn import run
+    """Make a release known: ENGINE==X, a wheel, an sdist, a source tree, or installed."""
+    from attnfit.engines import engine_of_source
 
-    click.echo(str(run(source, folder=folder, questions=questions, seed=seed, offline=offline)))
+    engine = engine_of_source(source)
+    click.echo(engine.learn(source, folder=folder, questions=questions, seed=seed, offline=offline))
 
 
 @cli.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
@@ -131,6 +132,12 @@ class Engine(Protocol):
     def release(self, version: str | None) -> Release:
         """None: the newest rule book. Raises UsageError for text that is no version at all."""
 
+    def learn(self, source: str, *, folder: Path | None, questions: int, seed: int | None, offline: bool) -> str:
+        """Make a release known: its rule book, or its source files, from `source` (see `witness.sources.find`).
+
+        Returns where it lies now. `folder`, `questions` and `seed` are for engines that have rule books.
+        """
+
 
 def engine(name: str) -> Engine:
     """Raises UsageError, listing the valid names, for an engine we do not know."""
@@ -139,6 +146,24 @@ def engine(name: str) -> Engine:
     module = import_module(f"attnfit.engines.{name}")
     found: Engine = module.ENGINE
     return found
+
+
+def engine_of_source(spec: str) -> Engine:
+    """The engine whose release `spec` names: NAME==VERSION, a wheel, an sdist, a source tree, "installed".
+
+    Raises UsageError where it is of none of them.
+    """
+    from attnfit.witness.sources import which
+
+    name, pinned, _ = spec.partition("==")
+    if pinned and not Path(spec).exists():
+        return engine(name.strip())
+    distributions = {import_module(f"attnfit.engines.{each}.distribution").DISTRIBUTION: each for each in ENGINES}
+    found = which(distributions, spec)
+    if found is None:
+        known = ", ".join(f"{each}==VERSION" for each in ENGINES)
+        raise UsageError(f"{spec!r} is of no engine attnfit knows; give {known}, or a wheel, sdist or tree of one")
+    return engine(distributions[found])
 
 
 def split_spec(spec: str) -> tuple[str, str | None]:

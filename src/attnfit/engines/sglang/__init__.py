@@ -12,6 +12,8 @@ from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from attnfit.engines.sglang.answers import Answer, Asker, Case
     from attnfit.engines.sglang.launch import Asked
 
@@ -153,6 +155,14 @@ class Sglang:
 
     def release(self, version: str | None) -> Release:
         return Release(version)
+
+    def learn(self, source: str, *, folder: Path | None, questions: int, seed: int | None, offline: bool) -> str:
+        from attnfit.engines.sglang.distribution import DISTRIBUTION
+        from attnfit.witness.sources import find
+
+        if folder is not None:
+            raise UsageError("SGLang has no rule books to write into --folder; leave it away: sources go to the cache")
+        return find(DISTRIBUTION, source, offline=offline).root
 
 
 ENGINE = Sglang()

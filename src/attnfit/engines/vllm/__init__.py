@@ -10,6 +10,8 @@ from attnfit.engines import Given, Move, Weights
 from attnfit.engines.traits import Traits
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from attnfit.engines.vllm.launch import Case
 
 
@@ -166,6 +168,11 @@ class Vllm:
 
     def release(self, version: str | None) -> Release:
         return Release(version)
+
+    def learn(self, source: str, *, folder: Path | None, questions: int, seed: int | None, offline: bool) -> str:
+        from attnfit.engines.vllm.learn.learn import run
+
+        return str(run(source, folder=folder, questions=questions, seed=seed, offline=offline))
 
 
 ENGINE = Vllm()

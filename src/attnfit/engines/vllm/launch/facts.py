@@ -25,7 +25,7 @@ def _bytes(name: str) -> bytes | None:
 
 @functools.cache
 def release_facts(release: str) -> dict[str, Any]:
-    """What `attnfit.learn.tables` read from the release. Raises Unknown for a release without tables."""
+    """What `attnfit.engines.vllm.learn.tables` read from the release. Raises Unknown for a release without tables."""
     data = _bytes(f"release-{release}.json")
     if data is None:
         raise Unknown(f"vLLM {release} has no model tables here")

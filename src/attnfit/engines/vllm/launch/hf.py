@@ -1,7 +1,7 @@
 """What the release's config class makes of a config.json: defaults filled in, names mapped, sub-configs built.
 
 The classes themselves are tables (`tables/transformers-*.json`, `tables/configs-*.json`, written by
-`attnfit.learn.hf_probe`). An attribute that no rule of the table explains is *opaque*: reading it raises Unknown.
+`learn.hf_probe`). An attribute that no rule of the table explains is *opaque*: reading it raises Unknown.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class HfConfig:
 
 
 class ClassFile(msgspec.Struct):
-    """One file of `attnfit.learn.hf_probe`. Classes stay undecoded until they are asked for: most never are."""
+    """One file of `learn.hf_probe`. Classes stay undecoded until they are asked for: most never are."""
 
     source: str = ""
     model_types: dict[str, str] = {}

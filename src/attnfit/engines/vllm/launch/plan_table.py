@@ -25,7 +25,7 @@ class Families(msgspec.Struct, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """`families/RELEASE.json`: which architectures of another release follow a plan (attnfit.learn.model_plans)."""
+    """`families/RELEASE.json`: which architectures of another release follow a plan (learn.model_plans)."""
 
     same: frozenset[str]
     other: dict[str, str]

@@ -1,4 +1,4 @@
-"""The closed vocabulary in which a config class' own arithmetic is written down (by `attnfit.learn.hf_probe`).
+"""The closed vocabulary in which a config class' own arithmetic is written down (by `learn.hf_probe`).
 
 A rule is `{"op": ..., inputs by name}`. Field names are attributes of the same config.
 """

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.learn.paths import Field, Opaque
-from attnfit.learn.tracked import Choice, Number, run_or_none
+from attnfit.engines.vllm.learn.paths import Field, Opaque
+from attnfit.engines.vllm.learn.tracked import Choice, Number, run_or_none
 
 
 class Restart(BaseException):

@@ -5,7 +5,7 @@ For every architecture of the release's registry: the classes it can reach that 
 data what those statements mean for the release it was written from; a unit with the same digest means the same in
 another release. Usage:
 
-    python -m attnfit.learn.model_calls SOURCE [ARCHITECTURE ...]      # print the units and their statements
+    python -m attnfit.engines.vllm.learn.model_calls SOURCE [ARCHITECTURE ...]  # print the units and their statements
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import types
 import typing
 from typing import Any
 
-from attnfit.learn.flagworker.source import parsed_file
-from attnfit.learn.flagworker.stubs import NullContext, Platform, Stub, outside_modules, stub_module
+from attnfit.engines.vllm.learn.flagworker.source import parsed_file
+from attnfit.engines.vllm.learn.flagworker.stubs import NullContext, Platform, Stub, outside_modules, stub_module
 
 REAL = re.compile(
     r"vllm\.(config(\..*)?|engine\.arg_utils|utils\.argparse_utils|utils\.mem_constants|envs"

@@ -10,8 +10,8 @@ import ast
 import types
 from typing import Any
 
-from attnfit.learn.flagworker.source import digest
-from attnfit.learn.flagworker.stubs import NullContext, StubLeak
+from attnfit.engines.vllm.learn.flagworker.source import digest
+from attnfit.engines.vllm.learn.flagworker.stubs import NullContext, StubLeak
 
 
 def probe_syntax(make_parser: Any, arg_utils: Any, argparse_utils: Any) -> dict[str, Any]:

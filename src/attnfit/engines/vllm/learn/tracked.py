@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attnfit.learn.paths import ANYTHING, IS_NONE, NUMBER, OPTIONAL, Field, Opaque, run
+from attnfit.engines.vllm.learn.paths import ANYTHING, IS_NONE, NUMBER, OPTIONAL, Field, Opaque, run
 
 _UNSET = object()
 OPEN, CLOSE = "\x02", "\x03"  # around the name of a field in a message

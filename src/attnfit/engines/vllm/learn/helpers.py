@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.learn.paths import IS_NONE, run
-from attnfit.learn.tracked import Choice, Number, run_or_none
+from attnfit.engines.vllm.learn.paths import IS_NONE, run
+from attnfit.engines.vllm.learn.tracked import Choice, Number, run_or_none
 
 
 def is_(a: Any, b: Any) -> Any:

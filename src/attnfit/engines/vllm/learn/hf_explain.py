@@ -1,6 +1,6 @@
 """Explain what a config class computes by itself: change one input at a time, then try every rule of the vocabulary.
 
-Part of `attnfit.learn.hf_probe`.
+Part of `attnfit.engines.vllm.learn.hf_probe`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnfit.learn.paths import mask_of
-from attnfit.learn.trees import Forest, Leaf
+from attnfit.engines.vllm.learn.paths import mask_of
+from attnfit.engines.vllm.learn.trees import Forest, Leaf
 
 State = dict[str, Any]  # field -> frozenset of value indices, or mask of candidates
 MOST = 4000  # ways through a helper; beyond, nothing is dropped

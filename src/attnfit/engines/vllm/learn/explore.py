@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.learn import paths
-from attnfit.learn.paths import Opaque, Run
-from attnfit.learn.trees import Forest, Leaf
+from attnfit.engines.vllm.learn import paths
+from attnfit.engines.vllm.learn.paths import Opaque, Run
+from attnfit.engines.vllm.learn.trees import Forest, Leaf
 
 MOST_PATHS = 60_000
 

@@ -1,6 +1,6 @@
 """Facts about a release's quantisation methods, read from its source text: nothing is imported, nothing is run.
 
-    python -m attnfit.learn.quant_tables SOURCE_TREE TABLE.json     brings these facts of an existing table up to date
+    python -m attnfit.engines.vllm.learn.quant_tables SOURCE_TREE TABLE.json     # facts of an existing table anew
 
 Of each method's config class: minimum capability, activation dtypes, the checkpoint keys that it cannot do without and
 the values that it takes. What a class does with them is `engines/vllm/launch/quant_config.py`, by the class's name.
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnfit.learn.classes import Class, ClassTree
+from attnfit.engines.vllm.learn.classes import Class, ClassTree
 
 _PACKAGE = "vllm.model_executor.layers.quantization"
 _FOLDER = "vllm/model_executor/layers/quantization"

@@ -3,8 +3,8 @@
 Run by an interpreter that has the release's transformers (and vLLM, for its own config classes); it needs neither a
 GPU nor model code from a hub:
 
-    PYTHONPATH=src VENV/bin/python -m attnfit.learn.hf_probe transformers OUT.json
-    PYTHONPATH=src VENV/bin/python -m attnfit.learn.hf_probe vllm OUT.json
+    PYTHONPATH=src VENV/bin/python -m attnfit.engines.vllm.learn.hf_probe transformers OUT.json
+    PYTHONPATH=src VENV/bin/python -m attnfit.engines.vllm.learn.hf_probe vllm OUT.json
 
 Every class is constructed many times with one input changed, and each attribute it sets by itself is explained by one
 rule of a small closed vocabulary (see `engines/vllm/launch/hf.py`, which evaluates them). What no rule explains is
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.learn.hf_explain import Probe, explain_all, plain
+from attnfit.engines.vllm.learn.hf_explain import Probe, explain_all, plain
 
 _BASE = "PreTrainedConfig"
 
@@ -179,7 +179,7 @@ def main(argv: list[str]) -> int:
         from importlib.metadata import version
 
         source = f"vllm=={version('vllm')} with {source}"
-    data = {"source": source, "how": "constructed and probed by attnfit.learn.hf_probe", **data}
+    data = {"source": source, "how": "constructed and probed by attnfit.engines.vllm.learn.hf_probe", **data}
     if what == "transformers":
         data |= _auto_tables()
     with open(out, "w") as f:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnfit.learn import platform_choice
-from attnfit.learn.survey import Survey
-from attnfit.learn.tracked import CLOSE, OPEN
-from attnfit.learn.trees import Forest, Leaf
+from attnfit.engines.vllm.learn import platform_choice
+from attnfit.engines.vllm.learn.survey import Survey
+from attnfit.engines.vllm.learn.tracked import CLOSE, OPEN
+from attnfit.engines.vllm.learn.trees import Forest, Leaf
 
 
 def template(text: str) -> str:

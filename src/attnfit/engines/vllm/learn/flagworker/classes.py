@@ -14,9 +14,9 @@ import types
 import typing
 from typing import Any
 
-from attnfit.learn.flagworker.describe import plain
-from attnfit.learn.flagworker.source import digest
-from attnfit.learn.flagworker.stubs import FieldInfo, Mark, Stub
+from attnfit.engines.vllm.learn.flagworker.describe import plain
+from attnfit.engines.vllm.learn.flagworker.source import digest
+from attnfit.engines.vllm.learn.flagworker.stubs import FieldInfo, Mark, Stub
 
 
 def describe_hint(hint: Any, classes: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """Facts about a release's models, read from its source text: nothing is imported, nothing is run.
 
-    python -m attnfit.learn.tables SOURCE_TREE RELEASE OUT.json
+    python -m attnfit.engines.vllm.learn.tables SOURCE_TREE RELEASE OUT.json
 
 SOURCE_TREE holds `vllm/...`. The table says which architectures the release knows (in its own order), what each
 model class declares about itself (hybrid, multimodal, pipeline parallel, ...), which model types have a config class
@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnfit.learn.classes import ClassTree
-from attnfit.learn.quant_tables import quant_facts
+from attnfit.engines.vllm.learn.classes import ClassTree
+from attnfit.engines.vllm.learn.quant_tables import quant_facts
 
 #: flags a model class may carry -> how they are called here
 FLAGS = {
@@ -71,7 +71,8 @@ def release_table(tree: Path, release: str) -> dict[str, Any]:
     arch_source = convertor if (tree / convertor).exists() else "vllm/config/model.py"
     out: dict[str, Any] = {
         "release": release,
-        "source": f"{registry}, {arch_source}, vllm/model_executor/models/config.py (read by attnfit.learn.tables)",
+        "source": f"{registry}, {arch_source}, vllm/model_executor/models/config.py "
+        "(read by attnfit.engines.vllm.learn.tables)",
         "architectures": archs,
         "removed": dict(tables.get("_PREVIOUSLY_SUPPORTED_MODELS", {})),
         "plugins": dict(tables.get("_OOT_SUPPORTED_MODELS", {})),

@@ -1,4 +1,7 @@
-"""The table of docs/books.md, from what the shipped books say of themselves: `python -m attnfit.learn.figures`."""
+"""The table of docs/books.md, from what the shipped books say of themselves.
+
+python -m attnfit.engines.vllm.learn.figures
+"""
 
 from __future__ import annotations
 

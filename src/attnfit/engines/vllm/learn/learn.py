@@ -15,9 +15,9 @@ import attnfit
 from attnfit.engines.vllm import releases
 from attnfit.engines.vllm.book import FORMAT, Book
 from attnfit.engines.vllm.distribution import DISTRIBUTION
+from attnfit.engines.vllm.learn.replay import Replay, replay
 from attnfit.engines.vllm.witness.client import Witness
 from attnfit.errors import AttnfitError, UsageError
-from attnfit.learn.replay import Replay, replay
 from attnfit.witness import sources
 from attnfit.witness.cache import Source, to_stderr
 
@@ -74,7 +74,7 @@ def learn(
         source.root,
         source.version,
         source.env,
-        modules=["attnfit.learn.job"],
+        modules=["attnfit.engines.vllm.learn.job"],
         cpu_seconds=CPU_SECONDS,
         wall_seconds=WALL_SECONDS,
     ) as witness:

@@ -21,8 +21,8 @@ def bare_packages(src: Path) -> None:
     """Make these modules importable without running the packages' own imports."""
     for name in (
         "attnfit",
-        "attnfit.learn",
-        "attnfit.learn.flagworker",
+        "attnfit.engines.vllm.learn",
+        "attnfit.engines.vllm.learn.flagworker",
         "attnfit.witness",
         "attnfit.engines",
         "attnfit.engines.vllm",
@@ -40,10 +40,10 @@ CLI_ARGS = (
 
 
 def extract(root: str) -> dict[str, Any]:
-    from attnfit.learn.flagworker.classes import describe_class
-    from attnfit.learn.flagworker.describe import describe, describe_type, watch_hints
-    from attnfit.learn.flagworker.loader import Finder
-    from attnfit.learn.flagworker.probe import function_digests, probe_syntax, quantization_names
+    from attnfit.engines.vllm.learn.flagworker.classes import describe_class
+    from attnfit.engines.vllm.learn.flagworker.describe import describe, describe_type, watch_hints
+    from attnfit.engines.vllm.learn.flagworker.loader import Finder
+    from attnfit.engines.vllm.learn.flagworker.probe import function_digests, probe_syntax, quantization_names
 
     root = os.path.abspath(root)
     finder = Finder(root)
@@ -98,8 +98,8 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever engine code prints must not look like an answer
     sys.dont_write_bytecode = True
-    bare_packages(Path(__file__).resolve().parents[3])
-    importlib.import_module("attnfit.learn.flagworker.loader")  # before the door is shut
+    bare_packages(Path(__file__).resolve().parents[5])
+    importlib.import_module("attnfit.engines.vllm.learn.flagworker.loader")  # before the door is shut
     importlib.import_module("attnfit.witness.isolate").shut_in(CPU_SECONDS, MEMORY_MB)
     json.dump(extract(sys.argv[1]), out)
     out.flush()

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from attnfit.engines.vllm.book import Book
+from attnfit.engines.vllm.learn.coverage import Coverage
+from attnfit.engines.vllm.learn.generate import Generator
 from attnfit.engines.vllm.row import question_of, row
 from attnfit.engines.vllm.witness.client import Witness
-from attnfit.learn.coverage import Coverage
-from attnfit.learn.generate import Generator
 
 ENVIRONMENTS = 40
 KEPT = 5  # disagreements shown

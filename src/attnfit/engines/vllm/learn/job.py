@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnfit.learn import survey, write
+from attnfit.engines.vllm.learn import survey, write
 from attnfit.witness.jobs import State, job
 
 

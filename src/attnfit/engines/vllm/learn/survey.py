@@ -14,14 +14,14 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from attnfit.engines.vllm.learn import paths, summary, units
+from attnfit.engines.vllm.learn.explore import explore
+from attnfit.engines.vllm.learn.helpers import HELPERS
+from attnfit.engines.vllm.learn.paths import ANYTHING, NUMBER, OPTIONAL, POSITIVE, Field, Run
+from attnfit.engines.vllm.learn.prune import Pruner
+from attnfit.engines.vllm.learn.tracked import Attributes, Choice, Number
+from attnfit.engines.vllm.learn.trees import Forest, Leaf
 from attnfit.engines.vllm.witness.release import Release
-from attnfit.learn import paths, summary, units
-from attnfit.learn.explore import explore
-from attnfit.learn.helpers import HELPERS
-from attnfit.learn.paths import ANYTHING, NUMBER, OPTIONAL, POSITIVE, Field, Run
-from attnfit.learn.prune import Pruner
-from attnfit.learn.tracked import Attributes, Choice, Number
-from attnfit.learn.trees import Forest, Leaf
 from attnfit.witness import stubs
 
 CAPABILITIES = ("7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1")
@@ -306,6 +306,6 @@ class _Given:
 
 def load(root: str, version: str, env: dict[str, bool]) -> Survey:
     """The release in `root`, ready to be explored."""
-    from attnfit.learn.rewrite import rewrite
+    from attnfit.engines.vllm.learn.rewrite import rewrite
 
     return Survey(Release(root, version, env, rewrite, {**HELPERS, "__attnfit_summary__": summary.summary}))

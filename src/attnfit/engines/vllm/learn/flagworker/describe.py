@@ -11,8 +11,8 @@ import json
 import typing
 from typing import Any
 
-from attnfit.learn.flagworker.source import lambda_shape, own_action
-from attnfit.learn.flagworker.stubs import FieldInfo, Stub, StubLeak
+from attnfit.engines.vllm.learn.flagworker.source import lambda_shape, own_action
+from attnfit.engines.vllm.learn.flagworker.stubs import FieldInfo, Stub, StubLeak
 
 
 def unknown_type(text: str) -> Any:

@@ -9,8 +9,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.learn.paths import Opaque
-from attnfit.learn.survey import Survey
+from attnfit.engines.vllm.learn.paths import Opaque
+from attnfit.engines.vllm.learn.survey import Survey
 
 REASONS = ("<first reason>", "<second reason>")  # what the stand-ins refuse with
 

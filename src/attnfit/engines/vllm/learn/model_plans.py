@@ -4,8 +4,8 @@ An architecture gets a plan only if every class on the way to its attention laye
 plans were written from, or as a reviewed equal of it (`families/units.json`); else it is left out, and a launch of it
 is unknown for that release. Usage:
 
-    python -m attnfit.learn.model_plans RELEASE SOURCE      # writes launch/families/RELEASE.json
-    python -m attnfit.learn.model_plans --base SOURCE       # rewrites the digests of the proven release
+    python -m attnfit.engines.vllm.learn.model_plans RELEASE SOURCE      # writes launch/families/RELEASE.json
+    python -m attnfit.engines.vllm.learn.model_plans --base SOURCE       # rewrites the digests of the proven release
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attnfit.learn.model_calls import Name, Source, units
+from attnfit.engines.vllm.learn.model_calls import Name, Source, units
 
 FAMILIES = Path(str(files("attnfit.engines.vllm.launch"))) / "families"
 BASE = "0.33.0"

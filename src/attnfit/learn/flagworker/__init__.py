@@ -1,1 +1,0 @@
-"""The child process that reads a release's flags; see `__main__`. Run, not imported, by `attnfit.learn.flags`."""
