@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from attnfit import engines
-from attnfit.core import Capability, Model
+from attnfit.core import Capability, Gpu, Model
+from attnfit.engines import Circumstances
 from attnfit.engines.vllm.launch.traits import traits
 from attnfit.errors import AttnfitError
 from attnfit.inputs.gguf import read_set
@@ -179,10 +180,8 @@ def _launched(rng: random.Random, source: Bytes) -> None:
     """As far as a launch: traits, and the release's own way with the file."""
     found = describe(read_set(source, lambda name: None))
     release = rng.choice(("0.12.0", "0.23.0", "0.33.0"))
-    launch = VLLM.release(release).launch(
-        Model(path="/x.gguf", config=found.config, gguf=found), Capability(12, 0), (),
-        gpus=None, form="auto", files_here=True, variables={}, env={},
-    )  # fmt: skip
+    model, gpu = Model(path="/x.gguf", config=found.config, gguf=found), Gpu(name="", capability=Capability(12, 0))
+    launch = VLLM.release(release).launch(Circumstances(model, gpu, (), env={}))
     if any("that attnfit cannot follow" in said for said in launch.unknown):
         raise RuntimeError(f"{release}: {launch.unknown}")
 

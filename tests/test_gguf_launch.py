@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from attnfit import check, engines
-from attnfit.core import Capability, Launch, Model
+from attnfit.core import Capability, Gpu, Launch, Model
+from attnfit.engines import Circumstances
 from attnfit.inputs.environment import Installed, env_facts
 from attnfit.inputs.gguf import read_set
 from attnfit.inputs.gguf.traits import describe
@@ -52,10 +53,9 @@ def _value(value: Any) -> Any:
 
 
 def launch(model: Model, release: str, capability: str, flags: list[str], *, plugin: bool = False) -> Launch:
-    return engines.engine("vllm").release(release).launch(
-        model, Capability.parse(capability), flags,
-        gpus=None, form="auto", files_here=True, variables={}, env={"gguf_plugin": True} if plugin else {},
-    )  # fmt: skip
+    gpu = Gpu(name="", capability=Capability.parse(capability))
+    this = Circumstances(model, gpu, flags, env={"gguf_plugin": True} if plugin else {})
+    return engines.engine("vllm").release(release).launch(this)
 
 
 def _named(row: dict[str, Any]) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from attnfit import engines
-from attnfit.core import Capability, Launch, Model
+from attnfit.core import Capability, Gpu, Launch, Model
+from attnfit.engines import Circumstances
 from attnfit.engines.vllm.launch import ct_scheme
 from attnfit.engines.vllm.launch.ct_experts import compressed_tensors_experts
 from attnfit.engines.vllm.launch.facts import release_facts
@@ -37,10 +38,8 @@ def launch(row: dict[str, Any]) -> Launch:
         config["quantization_config"] = row["quant"]
     names = {"config.json"} | ({"hf_quant_config.json"} if row["hf_quant"] else set())
     model = Model(path=f"./{row['model']}", config=config, hf_quant=row["hf_quant"], files=frozenset(names))
-    return engines.engine("vllm").release(row["release"]).launch(
-        model, Capability.parse(row["capability"]), row["flags"],
-        gpus=None, form="auto", files_here=True, variables={}, env={},
-    )  # fmt: skip
+    gpu = Gpu(name="", capability=Capability.parse(row["capability"]))
+    return engines.engine("vllm").release(row["release"]).launch(Circumstances(model, gpu, row["flags"], env={}))
 
 
 def words(error: str | None) -> str | None:

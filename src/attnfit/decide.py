@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from attnfit.core import Fit, Gpu, Launch, Model
-from attnfit.engines import Given, Move, Release, Weights
+from attnfit.engines import Circumstances, Given, Move, Release, Weights
 from attnfit.fit.mixed import combine
 
 
@@ -21,6 +21,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     counted: int | None = None  # GPUs there are; None: nobody said, so their number is not checked
     variables: dict[str, str]  # environment variables set for the server
     env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
+
+    def on(self, gpu: Gpu) -> Circumstances:
+        """What decides the launch on one of the GPUs."""
+        return Circumstances(
+            model=self.model,
+            gpu=gpu,
+            argv=self.argv,
+            gpus=self.counted,
+            form=self.form,
+            files_here=self.files_here,
+            variables=self.variables,
+            env=self.env,
+        )
 
     def given(self) -> Given:
         """What an engine needs to know of it to propose a change."""
@@ -52,17 +65,7 @@ def measure(request: Request, weights: Weights) -> Fit | None:
     """Whether a launch that passes fits into memory, on mixed GPUs as `fit.mixed` says. None: not measured."""
     kinds: list[tuple[str, int, Fit]] = []
     for gpu, count in request.gpus:
-        this = request.release.fit(
-            request.model,
-            gpu,
-            request.argv,
-            gpus=request.counted,
-            form=request.form,
-            files_here=request.files_here,
-            variables=request.variables,
-            env=request.env,
-            weights=weights,
-        )
+        this = request.release.fit(request.on(gpu), weights)
         if this is not None:
             kinds.append((gpu.name, count, this))
     return combine(kinds) if kinds else None
@@ -78,17 +81,7 @@ def _on(gpu: Gpu, request: Request) -> Launch:
     if gpu.capability is None:
         missing = f"{gpu.name} is not covered yet; attnfit knows NVIDIA GPUs (attnfit gpus lists them)"
         return Launch(ok=None, stage="selector", unknown=(missing,))
-    launch = request.release.launch(
-        request.model,
-        gpu.capability,
-        request.argv,
-        gpus=request.counted,
-        form=request.form,
-        files_here=request.files_here,
-        variables=request.variables,
-        env=request.env,
-        gpu=gpu,
-    )
+    launch = request.release.launch(request.on(gpu))
     named = gpu.memory_gib is not None  # a GPU of the catalogue or of NVML, not a bare compute capability
     if launch.error:  # of a bare compute capability only the maker is known
         launch.error = launch.error.replace("{device}", gpu.name if named else "NVIDIA")

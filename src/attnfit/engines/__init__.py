@@ -28,6 +28,24 @@ class Weights(NamedTuple):
     doubt: str = ""
 
 
+class Circumstances(NamedTuple):
+    """Everything that decides a launch, beside the release that is asked."""
+
+    model: Model
+    gpu: Gpu  # one rank's; its capability is known, or no engine is asked
+    argv: Sequence[str]  # the server's arguments
+    gpus: int | None = None  # GPUs there are; None: nobody said, so their number is not checked
+    form: str = "auto"  # which of the engine's parsers reads the arguments
+    files_here: bool = True  # False: files that the arguments name lie in a container or on another machine
+    variables: Mapping[str, str] = {}  # environment variables set for the server
+    env: Mapping[str, bool] | None = None  # environment facts; None: what the release installs by default
+
+    @property
+    def capability(self) -> Capability:
+        assert self.gpu.capability is not None, f"{self.gpu.name} is not covered"
+        return self.gpu.capability
+
+
 class Release(Protocol):
     """One release of an engine: answers selector questions and whole launches."""
 
@@ -54,37 +72,13 @@ class Release(Protocol):
     def witnessed(self, source: str) -> Release:
         """The same release, answered by the engine's own code from `source` instead of by the book."""
 
-    def launch(
-        self,
-        model: Model,
-        capability: Capability,
-        argv: Sequence[str],
-        *,
-        gpus: int | None,
-        form: str,
-        files_here: bool,
-        variables: Mapping[str, str],
-        env: Mapping[str, bool] | None = None,
-        gpu: Gpu | None = None,
-    ) -> Launch:
-        """The whole answer. `gpu` where more than its compute capability is known."""
+    def launch(self, circumstances: Circumstances) -> Launch:
+        """The whole answer."""
 
     def consider(self, launch: Launch) -> None:
         """Add to an answer just given what only a report shows, and what takes asking again: every other candidate."""
 
-    def fit(
-        self,
-        model: Model,
-        gpu: Gpu,
-        argv: Sequence[str],
-        *,
-        gpus: int | None,
-        form: str,
-        files_here: bool,
-        variables: Mapping[str, str],
-        env: Mapping[str, bool] | None = None,
-        weights: Weights,
-    ) -> Fit | None:
+    def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
         """Whether a launch that passes fits into the GPU's memory; None where the release is not measured."""
 
     def traits(self, model: Model) -> Traits:

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
-from attnfit.engines import Given, Move, Weights
+from attnfit.core import Fit, Launch, Model, Question, Selection
+from attnfit.engines import Circumstances, Given, Move, Weights
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError
 
@@ -64,26 +64,14 @@ class Release:
         other.said = (*other.said, f"answered by the release's own code, {other.asker.origin}")
         return other
 
-    def launch(
-        self,
-        model: Model,
-        capability: Capability,
-        argv: Sequence[str],
-        *,
-        gpus: int | None,
-        form: str,
-        files_here: bool,
-        variables: Mapping[str, str],
-        env: Mapping[str, bool] | None = None,
-        gpu: Gpu | None = None,
-    ) -> Launch:
+    def launch(self, circumstances: Circumstances) -> Launch:
         from attnfit.engines.sglang.case import case_of
         from attnfit.engines.sglang.launch import Asked, launch_of
 
-        facts = {**self.facts(), **(env or {})}
-        gpu = gpu or Gpu(name="", capability=capability)
-        case = case_of(model, gpu, argv, gpus=gpus, variables=variables, facts=facts)
-        asked = Asked(self.version, self._ask, case, form, files_here=files_here)
+        this = circumstances
+        facts = {**self.facts(), **(this.env or {})}
+        case = case_of(this.model, this.gpu, this.argv, gpus=this.gpus, variables=this.variables, facts=facts)
+        asked = Asked(self.version, self._ask, case, this.form, files_here=this.files_here)
         launch = launch_of(asked)
         self._recent.append((launch, asked))
         return launch
@@ -96,19 +84,7 @@ class Release:
                 found, known = choices(asked)
                 launch.choices, launch.hazards = found, (*known, *launch.hazards)
 
-    def fit(
-        self,
-        model: Model,
-        gpu: Gpu,
-        argv: Sequence[str],
-        *,
-        gpus: int | None,
-        form: str,
-        files_here: bool,
-        variables: Mapping[str, str],
-        env: Mapping[str, bool] | None = None,
-        weights: Weights,
-    ) -> Fit | None:
+    def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
         return None
 
     def traits(self, model: Model) -> Traits:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
-from attnfit.engines import Given, Move, Weights
+from attnfit.core import Fit, Launch, Model, Question, Selection
+from attnfit.engines import Circumstances, Given, Move, Weights
 from attnfit.engines.traits import Traits
 
 if TYPE_CHECKING:
@@ -57,73 +57,40 @@ class Release:
         other.said = (*self.said, note)
         return other
 
-    def launch(
-        self,
-        model: Model,
-        capability: Capability,
-        argv: Sequence[str],
-        *,
-        gpus: int | None,
-        form: str,
-        files_here: bool,
-        variables: Mapping[str, str],
-        env: Mapping[str, bool] | None = None,
-        gpu: Gpu | None = None,
-    ) -> Launch:
+    def launch(self, circumstances: Circumstances) -> Launch:
         from attnfit.engines.vllm.launch import borrowed, run
 
-        case = self._case(model, capability, argv, gpus, form, files_here, variables, env)
+        case = self._case(circumstances)
         answer = run(case)
         return answer if self.exact and case.release == self.book else borrowed(answer, case.release, self.version)
 
     def consider(self, launch: Launch) -> None:
         pass  # every backend has its verdict in the answer
 
-    def fit(
-        self,
-        model: Model,
-        gpu: Gpu,
-        argv: Sequence[str],
-        *,
-        gpus: int | None,
-        form: str,
-        files_here: bool,
-        variables: Mapping[str, str],
-        env: Mapping[str, bool] | None = None,
-        weights: Weights,
-    ) -> Fit | None:
+    def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
         from attnfit.engines.vllm.fit.answer import fit_of
 
-        if gpu.capability is None:
+        if circumstances.gpu.capability is None:
             return None
-        case = self._case(model, gpu.capability, argv, gpus, form, files_here, variables, env)
-        return fit_of(case, gpu, weights) if self.exact and case.release == self.book else None
+        case = self._case(circumstances)
+        known = self.exact and case.release == self.book
+        return fit_of(case, circumstances.gpu, weights) if known else None
 
-    def _case(
-        self,
-        model: Model,
-        capability: Capability,
-        argv: Sequence[str],
-        gpus: int | None,
-        form: str,
-        files_here: bool,
-        variables: Mapping[str, str],
-        env: Mapping[str, bool] | None,
-    ) -> Case:
+    def _case(self, this: Circumstances) -> Case:
         from attnfit.engines.vllm.launch import Case
         from attnfit.engines.vllm.releases import walked_as
 
         return Case(
-            model=model,
-            capability=capability,
-            argv=argv,
+            model=this.model,
+            capability=this.capability,
+            argv=this.argv,
             release=walked_as(self.book),
-            gpus=gpus,
-            form=form,
-            files_here=files_here,
-            variables=variables,
-            env=env or {},
-            select=lambda question: self.select(question, _with_variable(question, env)),
+            gpus=this.gpus,
+            form=this.form,
+            files_here=this.files_here,
+            variables=this.variables,
+            env=this.env or {},
+            select=lambda question: self.select(question, _with_variable(question, this.env)),
         )
 
     def traits(self, model: Model) -> Traits:
