@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from attnfit.engines.vllm.launch.hf import ClassTables, HfConfig
 from attnfit.engines.vllm.launch.messages import value_error
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import ClassTables, HfConfig
 
 #: vllm/config/model.py: what a name's ending says, first match wins
 SUFFIXES: tuple[tuple[str, str, str], ...] = (

@@ -8,7 +8,6 @@ from typing import Any
 
 from attnfit.engines.vllm.launch import kv_dtype, parallel, quant
 from attnfit.engines.vllm.launch.arch import ModelInfo
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.hooks import CacheState, apply_hook, mamba
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.modes import check_lora, check_microbatches, check_replay, skips_tokenizer
@@ -16,6 +15,7 @@ from attnfit.engines.vllm.launch.sizes import Sizes
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
 from attnfit.errors import did_you_mean
+from attnfit.hf.config import HfConfig
 
 
 def cache_state(way: Way, info: ModelInfo, node: HfConfig, pooling: bool, hybrid: bool) -> tuple[bool, CacheState]:

@@ -6,12 +6,12 @@ from typing import Any
 
 from attnfit.engines.vllm.launch import parallel, speculative
 from attnfit.engines.vllm.launch.arch import ModelInfo, resolve_architecture
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.lengths import resolve_max_model_len, rope_parts
 from attnfit.engines.vllm.launch.load import load_config
 from attnfit.engines.vllm.launch.sizes import Sizes, sizes_of
 from attnfit.engines.vllm.launch.state import ParsedFlags, Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
+from attnfit.hf.config import HfConfig
 
 #: rope types for which max_position_embeddings only sizes a cache (vllm/config/speculative.py:104)
 _CACHE_ONLY_ROPE = ("default", "linear", "llama3", "ntk", "proportional")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import value_error
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
+from attnfit.hf.config import HfConfig
 
 _NAMES = {
     "half": "float16", "float16": "float16", "float": "float32", "float32": "float32", "bfloat16": "bfloat16",

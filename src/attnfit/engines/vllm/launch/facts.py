@@ -8,17 +8,30 @@ from typing import Any
 
 import msgspec
 
-from attnfit.engines.vllm.launch.hf import ClassFile, ClassTables
+from attnfit import hf
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import ClassFile, ClassTables
 
 #: releases whose derivation was compared with the real engine, see docs
 PROVEN = ("0.33.0",)
 _OLD, _NEW = "transformers-4.57.6.json", "transformers-5.20.2.json"
 
 
+class _Raw(msgspec.Struct):
+    """A table as it is written; its classes stay undecoded."""
+
+    source: str = ""
+    model_types: dict[str, str] = {}
+    classes: dict[str, msgspec.Raw] = {}
+    base_models: dict[str, str] = {}
+    generation_keys: list[str] = []
+    model_classes: list[str] = []
+
+
 def _bytes(name: str) -> bytes | None:
+    home = Path(hf.__file__) if name in (_OLD, _NEW) else Path(__file__)
     try:
-        return (Path(__file__).parent / "tables" / name).read_bytes()
+        return (home.parent / "tables" / name).read_bytes()
     except FileNotFoundError:
         return None
 
@@ -36,7 +49,17 @@ def release_facts(release: str) -> dict[str, Any]:
 @functools.cache
 def _class_file(name: str) -> ClassFile | None:
     data = _bytes(name)
-    return None if data is None else msgspec.json.decode(data, type=ClassFile)
+    if data is None:
+        return None
+    raw = msgspec.json.decode(data, type=_Raw)
+    return ClassFile(
+        source=raw.source,
+        model_types=raw.model_types,
+        classes=raw.classes,
+        base_models=raw.base_models,
+        generation_keys=frozenset(raw.generation_keys),
+        model_classes=frozenset(raw.model_classes),
+    )
 
 
 @functools.cache
@@ -53,15 +76,13 @@ def class_tables(release: str) -> ClassTables:
     # has the class
     names: dict[str, str] = facts.get("config_classes", {})
     lent = set(names.values())
-    own = ClassFile(classes={})
+    own: dict[str, msgspec.Raw] = {}
     by_distance = [release] if release in PROBED else sorted(PROBED, key=lambda r: -_distance(r, release))
     for probed in by_distance:
         found = _class_file(f"configs-{probed}.json") or ClassFile()
         nearest = probed == by_distance[-1]
-        own.classes.update(
-            {c: raw for c, raw in found.classes.items() if nearest or c in lent or c not in table.classes}
-        )
-    return ClassTables(table, names, own)
+        own.update({c: raw for c, raw in found.classes.items() if nearest or c in lent or c not in table.classes})
+    return ClassTables(table, names, ClassFile(classes=own), decode=msgspec.json.decode)
 
 
 @functools.cache
@@ -83,8 +104,7 @@ def _with(table: ClassFile, other: ClassFile | None, types: frozenset[str]) -> C
     """The table, with these model types and the classes it lacks from another one."""
     if other is None:
         return table
-    return msgspec.structs.replace(
-        table,
+    return table._replace(
         model_types={**table.model_types, **{t: other.model_types[t] for t in types}},
         classes={**other.classes, **table.classes},
     )

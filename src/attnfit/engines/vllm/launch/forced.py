@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.way import Way
+from attnfit.hf.config import HfConfig
 
 _WHERE = "vllm/platforms/cuda.py"
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import assertion, plain
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import HfConfig
 
 _WHERE = "vllm/model_executor/models/config.py"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.read import read_list
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import HfConfig
 
 _MODELOPT = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 

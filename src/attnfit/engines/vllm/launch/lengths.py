@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import value_error
 from attnfit.engines.vllm.launch.read import whole
 from attnfit.engines.vllm.launch.sizes import Sizes
-from attnfit.engines.vllm.launch.special import ALLOWED_LAYER_TYPES
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import HfConfig
+from attnfit.hf.special import ALLOWED_LAYER_TYPES
 
 #: rope types whose max_position_embeddings is already scaled
 _ALREADY_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")

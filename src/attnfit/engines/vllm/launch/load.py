@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os.path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from attnfit.engines.vllm.launch.hf import ClassTables, HfConfig, build
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.state import ParsedFlags, Refusal, Unknown
+from attnfit.hf.config import ClassTables, HfConfig, build
+from attnfit.hf.errors import Refused
 
 _WHERE = "vllm/transformers_utils/config.py"
 #: checkpoints whose config.json names no model_type
@@ -59,20 +62,33 @@ def load_config(
         out.node = _bare(raw, str(model_type))
     else:
         try:
-            out.node = build(tables, cls, _stated_type(tables, cls, str(model_type)), given)
+            with _in_the_engines_words():
+                out.node = build(tables, cls, _stated_type(tables, cls, str(model_type)), given)
         except Refusal as refusal:
             met(refusal)
             out.node = _bare(raw, str(model_type))
     node = out.node
     _quantization(node, raw, hf_quant)
     try:
-        for key, value in flat.items():
-            node.assign(key, value)
-        for key, value in nested.items():
-            _nested(node, key, value)
+        with _in_the_engines_words():
+            for key, value in flat.items():
+                node.assign(key, value)
+            for key, value in nested.items():
+                _nested(node, key, value)
     except Refusal as refusal:
         met(refusal)
     return out
+
+
+@contextlib.contextmanager
+def _in_the_engines_words() -> Iterator[None]:
+    """A config class's own refusal, as ModelConfig reports it."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.kind == "ValueError":
+            raise value_error("ModelConfig", refused.text, refused.where) from None
+        raise plain(refused.kind, refused.text, refused.where) from None
 
 
 def _overrides(flags: ParsedFlags) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -112,7 +128,7 @@ def _class_name(
     """The config class, through the engine's order: vLLM's own, code in the repository, transformers'."""
     trusted = bool(flags.get("trust_remote_code"))
     if model_type in tables.own_types:
-        return tables.own_types[model_type]
+        return tables.own_types[str(model_type)]
     auto_map = raw.get("auto_map")
     if auto_map is not None and not isinstance(auto_map, dict):
         raise Unknown("auto_map in config.json is not an object")

@@ -8,7 +8,6 @@ from attnfit.engines.vllm.launch import quant
 from attnfit.engines.vllm.launch.arch import ModelInfo, resolve_architecture, runner_and_convert
 from attnfit.engines.vllm.launch.dtype import config_dtype, resolve_dtype
 from attnfit.engines.vllm.launch.facts import newer_types
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.lengths import resolve_max_model_len
 from attnfit.engines.vllm.launch.load import load_config
 from attnfit.engines.vllm.launch.messages import value_error
@@ -17,6 +16,7 @@ from attnfit.engines.vllm.launch.sizes import Sizes
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
 from attnfit.engines.vllm.launch.weight_dtype import dtype_of_weights
+from attnfit.hf.config import HfConfig
 
 _MM_PREFIX_MODALITIES = {
     "gemma3": ("image",), "paligemma": ("image",), "molmo2": ("image", "video"), "bagel": ("image",),

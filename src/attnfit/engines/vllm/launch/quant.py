@@ -10,11 +10,11 @@ import copy
 from typing import Any
 
 from attnfit.core import Capability
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.quant_config import check_config
 from attnfit.engines.vllm.launch.quant_marlin import marlin_override
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import HfConfig
 
 _MODEL, _VLLM = "vllm/config/model.py", "vllm/config/vllm.py"
 #: --quantization words that quantise while loading (vllm/config/quantization.py)

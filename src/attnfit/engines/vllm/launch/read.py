@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import HfConfig
 
 _LIMIT = 2**63
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.read import first_of, read_int, read_list, read_number, read_words, whole
 from attnfit.engines.vllm.launch.state import Unknown
+from attnfit.hf.config import HfConfig
 
 _KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups")
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")

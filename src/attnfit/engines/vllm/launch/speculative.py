@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.messages import plain
 from attnfit.engines.vllm.launch.state import ParsedFlags, Refusal, Unknown
+from attnfit.hf.config import HfConfig
 
 _WHERE = "vllm/config/speculative.py"
 MTP_METHODS = (

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from attnfit.core import Capability
+from attnfit.hf.errors import Unknown as Unknown
 
 
 class Refusal(Exception):
@@ -22,10 +23,6 @@ class Refusal(Exception):
     def __init__(self, stage: str, message: str, where: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.stage, self.message, self.where, self.detail = stage, message, where, detail
-
-
-class Unknown(Exception):
-    """Not decidable from what we know; says what is missing, in a few words a user can act on."""
 
 
 class ParsedFlags(msgspec.Struct, kw_only=True):

@@ -15,10 +15,10 @@ from attnfit.engines.vllm.flags import parse_flags
 from attnfit.engines.vllm.launch import engine_config, layers, model_side, sizes
 from attnfit.engines.vllm.launch.asker import LayerAnswer
 from attnfit.engines.vllm.launch.dtype import config_dtype
-from attnfit.engines.vllm.launch.hf import HfConfig
 from attnfit.engines.vllm.launch.quant_traits import quant_traits
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way
+from attnfit.hf.config import HfConfig
 
 #: no checkpoint is refused for the age of this GPU; nothing else of it shows in the traits
 GPU = Capability(10, 0)

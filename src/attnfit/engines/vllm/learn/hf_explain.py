@@ -259,9 +259,9 @@ def _list_candidates(n: str, needs: list[str], samples: list[tuple[dict[str, Any
 def evaluate(rule: Rule, inputs: dict[str, Any]) -> Any:
     """The value a rule gives for these inputs; a sentinel that equals nothing where it does not apply.
 
-    The same meaning as `attnfit.engines.vllm.launch.hf.evaluate` (which raises Unknown instead).
+    The same meaning as `attnfit.hf.config` (which raises Unknown instead).
     """
-    from attnfit.engines.vllm.launch.rules import apply
+    from attnfit.hf.rules import apply
 
     try:
         return apply(rule, inputs)

@@ -7,7 +7,7 @@ GPU nor model code from a hub:
     PYTHONPATH=src VENV/bin/python -m attnfit.engines.vllm.learn.hf_probe vllm OUT.json
 
 Every class is constructed many times with one input changed, and each attribute it sets by itself is explained by one
-rule of a small closed vocabulary (see `engines/vllm/launch/hf.py`, which evaluates them). What no rule explains is
+rule of a small closed vocabulary (see `hf/config.py`, which evaluates them). What no rule explains is
 written as `{"op": "?"}`: whoever reads that attribute gets "unknown", never a guess.
 """
 

@@ -6,14 +6,12 @@ The classes themselves are tables (`tables/transformers-*.json`, `tables/configs
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-import msgspec
-
-from attnfit.engines.vllm.launch.kinds import check_kind
-from attnfit.engines.vllm.launch.messages import plain, value_error
-from attnfit.engines.vllm.launch.rules import NoRule, apply
-from attnfit.engines.vllm.launch.state import Refusal, Unknown
+from attnfit.hf.errors import Refused, Unknown
+from attnfit.hf.kinds import check_kind
+from attnfit.hf.rules import NoRule, apply
 
 _MISSING = object()
 
@@ -59,7 +57,7 @@ class HfConfig:
         self.attrs[name] = value
 
     def assign(self, name: str, value: Any) -> None:
-        """setattr(config, name, value) after the config was built. Raises Refusal where a strict class does."""
+        """setattr(config, name, value) after the config was built. Raises Refused where a strict class does."""
         check_kind(self.amap.get(name, name), value, self.kinds)
         self.set(name, value)
 
@@ -94,27 +92,43 @@ class HfConfig:
         return out
 
 
-class ClassFile(msgspec.Struct):
-    """One file of `learn.hf_probe`. Classes stay undecoded until they are asked for: most never are."""
+class ClassFile(NamedTuple):
+    """One table of config classes. A class may stay undecoded until it is asked for: most never are."""
 
-    source: str = ""
-    model_types: dict[str, str] = {}
-    classes: dict[str, msgspec.Raw] = {}
-    base_models: dict[str, str] = {}
-    generation_keys: list[str] = []
-    model_classes: list[str] = []
+    source: str = ""  # "transformers==5.20.2"
+    model_types: Mapping[str, str] = {}
+    classes: Mapping[str, Any] = {}
+    base_models: Mapping[str, str] = {}
+    generation_keys: frozenset[str] = frozenset()
+    model_classes: frozenset[str] = frozenset()
+
+
+Decode = Callable[[Any], dict[str, Any]]
+Custom = Callable[[str, dict[str, Any]], Any]
 
 
 class ClassTables:
-    """The config classes of one release: vLLM's own registry first, then those of its transformers."""
+    """The config classes of one release: the engine's own registry first, then those of its transformers.
 
-    def __init__(self, transformers: ClassFile, own_types: dict[str, str], own: ClassFile) -> None:
+    `decode` makes a class's entry of what the tables hold of it. `custom(model_type, keys)` builds the config of a
+    type that only the engine's own code knows, or returns None.
+    """
+
+    def __init__(
+        self,
+        transformers: ClassFile,
+        own_types: Mapping[str, str],
+        own: ClassFile,
+        *,
+        decode: Decode = dict,
+        custom: Custom | None = None,
+    ) -> None:
         self.own_types, self.types = own_types, transformers.model_types
         self.base_models = transformers.base_models
         self.generation_keys = frozenset(transformers.generation_keys)
         self.model_classes = frozenset(transformers.model_classes)
-        self.source = transformers.source
-        self._raw = (own.classes, transformers.classes)
+        self.source, self.custom = transformers.source, custom
+        self._raw, self._decode = (own.classes, transformers.classes), decode
 
     @property
     def strict(self) -> bool:
@@ -122,15 +136,14 @@ class ClassTables:
         return not self.source.startswith("transformers==4.")
 
     def class_of(self, model_type: str) -> str | None:
-        """The class for a model type, vLLM's own first."""
+        """The class for a model type, the engine's own first."""
         return self.own_types.get(model_type) or self.types.get(model_type)
 
     def entry(self, cls: str) -> dict[str, Any] | None:
         """What is known of a class, or None."""
         for raw in self._raw:
             if cls in raw:
-                decoded: dict[str, Any] = msgspec.json.decode(raw[cls])
-                return decoded
+                return self._decode(raw[cls])
         return None
 
     def knows(self, cls: str | None) -> bool:
@@ -140,13 +153,13 @@ class ClassTables:
 
 def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
     """The named functions for what the rules do not say (imported late: they need HfConfig)."""
-    from attnfit.engines.vllm.launch import special
+    from attnfit.hf import special
 
     special.finish(node, raw, strict)
 
 
 def build(tables: ClassTables, cls: str, model_type: str, given: dict[str, Any], depth: int = 0) -> HfConfig:
-    """The config object of class `cls` for these keys. Raises Refusal where the class itself refuses."""
+    """The config object of class `cls` for these keys. Raises Refused where the class itself refuses."""
     entry = tables.entry(cls)
     if entry is None:
         raise Unknown(f"config class {cls} (model_type {model_type!r}) is not in the tables of this release")
@@ -207,7 +220,12 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
         if spec.get("auto"):
             model_type = given.get("model_type", model_type)
             cls = tables.types.get(model_type) if isinstance(model_type, str) else None
-        if cls is None and isinstance(model_type, str):  # a type that vLLM lends another type's class
+        if spec.get("auto") and cls is None and tables.custom is not None and isinstance(model_type, str):
+            made = tables.custom(model_type, given)
+            if made is not None:
+                node.attrs[key] = made
+                continue
+        if cls is None and isinstance(model_type, str):  # a type that an engine lends another type's class
             cls = tables.class_of(model_type)
             model_type = next((t for t, c in tables.types.items() if c == cls), model_type)
             given = {**given, "model_type": model_type}
@@ -222,12 +240,12 @@ def _sub_configs(tables: ClassTables, node: HfConfig, entry: dict[str, Any], raw
             node.opaque[key] = str(unknown)
 
 
-def _unknown_sub_type(tables: ClassTables, model_type: str) -> Refusal:
+def _unknown_sub_type(tables: ClassTables, model_type: str) -> Refused:
     if not tables.strict:
-        return plain("KeyError", repr(model_type), "transformers/models/auto/configuration_auto.py")
+        return Refused("KeyError", repr(model_type), "transformers/models/auto/configuration_auto.py")
     names = ", ".join(tables.types)
-    return value_error(
-        "ModelConfig",
+    return Refused(
+        "ValueError",
         f"Unrecognized model type for subconfig: {model_type}. Should contain one of {names}",
         "transformers/configuration_utils.py",
     )

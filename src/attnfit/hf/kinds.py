@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnfit.engines.vllm.launch.state import Refusal
+from attnfit.hf.errors import Refused
 
-STAGE = "create_engine_config"
 _LETTERS = {"i": int, "f": float, "b": bool, "s": str, "l": list, "d": dict}
 _WORDS = {"i": "int", "f": "float", "b": "bool", "s": "str", "l": "list", "d": "dict"}
 
 
 def check_kind(name: str, value: Any, kinds: dict[str, str]) -> None:
-    """transformers 5 refuses a value of the wrong type before anything else looks at it. Raises Refusal."""
+    """transformers 5 refuses a value of the wrong type before anything else looks at it. Raises Refused."""
     letters = kinds.get(name)
     if letters is None or (value is None and "n" in letters):
         return
@@ -29,8 +28,8 @@ def check_kind(name: str, value: Any, kinds: dict[str, str]) -> None:
     detail = f"Field '{name}' with value {value!r} doesn't match any type in ({classes}). Errors: {errors}"
     if len(letters) == 1 and only and only[0] in "ifbs":
         detail = f"Field '{name}' expected {_WORDS[only[0]]}, {got}"
-    raise Refusal(
-        STAGE, f"StrictDataclassFieldValidationError: Validation error for field '{name}':\n    TypeError: {detail}"
+    raise Refused(
+        "StrictDataclassFieldValidationError", f"Validation error for field '{name}':\n    TypeError: {detail}"
     )
 
 

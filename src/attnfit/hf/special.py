@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.engines.vllm.launch.hf import HfConfig
-from attnfit.engines.vllm.launch.kinds import STAGE
-from attnfit.engines.vllm.launch.messages import value_error
-from attnfit.engines.vllm.launch.state import Refusal, Unknown
+from attnfit.hf.config import HfConfig
+from attnfit.hf.errors import Refused, Unknown
 
 #: nemotron_h: the letters of hybrid_override_pattern
 _NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -87,7 +85,7 @@ def _gemma4(node: HfConfig, raw: dict[str, Any]) -> None:
 
 
 def _qwen2_moe(node: HfConfig, raw: dict[str, Any]) -> None:
-    """Without use_sliding_window the window is 0, which vLLM reads as none."""
+    """Without use_sliding_window the window is 0, which engines read as none."""
     if not node.attrs.get("use_sliding_window"):
         node.set("sliding_window", 0)
 
@@ -106,10 +104,9 @@ def _llama(node: HfConfig, raw: dict[str, Any]) -> None:
 
 
 def _refuse(validator: str, text: str) -> None:
-    raise Refusal(
-        STAGE,
-        f"StrictDataclassClassValidationError: Class validation error for validator '{validator}':\n"
-        f"    ValueError: {text}",
+    raise Refused(
+        "StrictDataclassClassValidationError",
+        f"Class validation error for validator '{validator}':\n    ValueError: {text}",
         "transformers (config class)",
     )
 
@@ -134,10 +131,10 @@ def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
     if fix is not None:
         try:
             fix(node, raw)
-        except Refusal as refusal:
+        except Refused as refused:
             if strict:
                 raise
-            raise value_error("ModelConfig", refusal.message.split("ValueError: ", 1)[1], refusal.where) from None
+            raise Refused("ValueError", refused.text.split("ValueError: ", 1)[1], refused.where) from None
     if strict and node.cls not in ("NemotronHConfig", "NeoMMEConfig"):
         _check_layer_types(node)
 
