@@ -54,18 +54,20 @@ def _choice(choice: Choice, every: bool) -> Iterator[str]:
     for group in _groups([v for v in choice.verdicts if every or v.candidate or v.backend in choice.chosen], choice):
         first = group[0]
         word = "picks" if first.backend in choice.chosen else first.status.value
-        head, *more = wrap(", ".join(v.backend for v in group), f"  {word:<8} ")
+        beside = " ".join(f"({reason.text})" for reason in first.reasons if reason.code == "needs")
+        head, *more = wrap(" ".join([", ".join(v.backend for v in group), beside]).strip(), f"  {word:<8} ")
         yield "  " + click.style(f"{word:<8}", fg=_COLOUR.get(word)) + head[10:]
         yield from more
-        for reason in first.reasons:
+        for reason in first.reasons if first.status is Status.REFUSES else ():
             yield from wrap(reason.text, "             ")
             detail = "; ".join(part for part in (reason.observed, reason.where) if part)
-            yield from (click.style(part, dim=True) for part in wrap(detail, "               "))
+            if detail:
+                yield from (click.style(part, dim=True) for part in wrap(detail, "               "))
         if first.unknown:
             yield from wrap(first.unknown, "             ")
     others = sum(not v.candidate and v.backend not in choice.chosen for v in choice.verdicts)
     if others and not every:
-        yield f"  {others} more are for other platforms (--all lists them)"
+        yield f"  {others} more {'is' if others == 1 else 'are'} for other platforms (--all lists them)"
 
 
 def _groups(verdicts: Sequence[Verdict], choice: Choice) -> list[list[Verdict]]:

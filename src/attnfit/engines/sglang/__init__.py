@@ -61,6 +61,9 @@ class Release:
 
     def witnessed(self, source: str) -> Release:
         other = Release(self.version, source)
+        found = getattr(other.asker, "version", self.version)
+        if found not in (self.version, "unknown"):
+            raise UsageError(f"{source} is sglang {found}, and {self.version} was asked; give --engine sglang=={found}")
         other.said = (*other.said, f"answered by the release's own code, {other.asker.origin}")
         return other
 
@@ -68,10 +71,10 @@ class Release:
         from attnfit.engines.sglang.case import case_of
         from attnfit.engines.sglang.launch import Asked, launch_of
 
-        this = circumstances
-        facts = {**self.facts(), **(this.env or {})}
+        this, stated = circumstances, circumstances.env or {}
+        facts = {**self.facts(), **stated}
         case = case_of(this.model, this.gpu, this.argv, gpus=this.gpus, variables=this.variables, facts=facts)
-        asked = Asked(self.version, self._ask, case, this.form, files_here=this.files_here)
+        asked = Asked(self.version, self._ask, case, this.form, files_here=this.files_here, stated=stated)
         launch = launch_of(asked)
         self._recent.append((launch, asked))
         return launch

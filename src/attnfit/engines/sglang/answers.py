@@ -125,7 +125,7 @@ class Witnessed:
     """Asks the release's own code in an isolated child; opens it at the first question, and again if it died."""
 
     def __init__(self, source: Source) -> None:
-        self.origin = source.origin
+        self.origin, self.version = source.origin, source.version
         self._source = source
         self._child: Any = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnfit.core import Choice, Hazard, Reason, Status, Verdict
-from attnfit.engines.sglang import hazards, words
+from attnfit.engines.sglang import hazards, needs, words
 from attnfit.engines.sglang.answers import Answer
 from attnfit.engines.sglang.launch import Asked, chosen
 from attnfit.engines.sglang.releases import entry
@@ -79,17 +79,23 @@ def _choice(asked: Asked, what: str, field: str, argv: tuple[str, ...], taken: s
 def _verdicts(asked: Asked, flag: str, names: tuple[str, ...], argv: tuple[str, ...]) -> Iterator[Verdict]:
     for name in names:
         answer = asked.other(words.put(argv, flag, name))
-        yield verdict_of(name, answer)
+        kind = _KINDS.get(flag.split("-")[2], "attention_backend")
+        needed = needs.sentence(asked.version, asked.case["facts"], kind, name)
+        yield verdict_of(name, answer, needed)
 
 
-def verdict_of(name: str, answer: Answer) -> Verdict:
+_KINDS = {"dsa": "dsa", "nsa": "dsa", "linear": "linear_attn"}  # what a flag begins with -> kind in needs.json
+
+
+def verdict_of(name: str, answer: Answer, needed: str = "") -> Verdict:
     """One candidate's verdict: the engine's message, the stage in words, and its place."""
     ok, own = answer.get("ok"), name not in hazards.FOREIGN
     if ok is None:
         missing = "; ".join(answer.get("unknown") or ()) or "what decides is missing"
         return Verdict(name, Status.UNKNOWN, unknown=missing, candidate=own)
     if ok:
-        return Verdict(name, Status.ACCEPTS, candidate=own)
+        reasons = (Reason(code="needs", text=needed),) if needed else ()
+        return Verdict(name, Status.ACCEPTS, reasons, candidate=own)
     kind, message = answer.get("error_type"), str(answer.get("message"))
     text = f"{kind}: {message}" if kind else message
     stage = answer.get("stage")

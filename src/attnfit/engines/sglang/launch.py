@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from attnfit.core import Launch
+from attnfit.core import Hazard, Launch
 from attnfit.engines.sglang import hazards, needs
 from attnfit.engines.sglang.answers import Answer, Case, Where
 from attnfit.engines.sglang.case import ready
 from attnfit.engines.sglang.changes import changes
 from attnfit.engines.sglang.releases import entry
 from attnfit.engines.sglang.stages import when
+
+LATE = "a real launch stops there only when every weight has been loaded: trying costs that time again"
 
 Ask = Callable[[Case], Answer]
 
@@ -22,8 +24,11 @@ DSA_FIELDS = (("prefill", "dsa_prefill_backend", "nsa_prefill_backend"),
 class Asked:
     """One launch, as it is asked: the case in the words of `launch_server`, and what comes of it."""
 
-    def __init__(self, version: str, ask: Ask, case: Case, form: str, *, files_here: bool) -> None:
-        self.version, self._ask, self.form, self.files_here = version, ask, form, files_here
+    def __init__(
+        self, version: str, ask: Ask, case: Case, form: str, *, files_here: bool, stated: Collection[str] = ()
+    ) -> None:
+        """`stated`: facts that somebody gave or found; of the others only what the release installs is known."""
+        self.version, self._ask, self._stated = version, ask, stated
         self.case, stopped = ready(case, form, entry(version), files_here=files_here)
         self.answer: Answer = self._whole(self.case) if stopped is None else stopped
 
@@ -38,10 +43,10 @@ class Asked:
             return answer
         for kind, value in used(answer):
             lacking = needs.missing(self.version, case["facts"], kind, value)
-            if lacking is None:
+            if lacking is None or lacking[0].fact not in self._stated:
                 continue
             need, where = lacking
-            text = needs.sentence(need, where)
+            text = needs.absent(need, self.version, where)
             if need.effect != "import":
                 return Answer(**{**answer, "ok": None, "unknown": [text]})
             file, _, line = where.partition(":")
@@ -51,6 +56,19 @@ class Asked:
             refused["where"] = Where(file=file, line=int(line), func="<module>")
             return refused
         return answer
+
+
+def unstated(asked: Asked) -> Iterator[Hazard]:
+    """Packages that what was chosen needs, that the release does not install, and of which nobody said anything."""
+    if asked.answer.get("ok") is not True:
+        return
+    for kind, value in used(asked.answer):
+        for effects in (("import", "kernel"), ("fetch",)):
+            lacking = needs.missing(asked.version, asked.case["facts"], kind, value, effects)
+            if lacking is not None:
+                need, where = lacking
+                yield Hazard("needs-package", needs.not_brought(need, asked.version), f"sglang/{where}")
+                break
 
 
 def used(answer: Answer) -> list[tuple[str, str]]:
@@ -86,7 +104,8 @@ def launch_of(asked: Asked) -> Launch:
         when=when(stage),
         chosen=tuple(chosen(answer)),
         changes=tuple(changes(answer)),
-        hazards=(*hazards.shown(answer), *hazards.recorded(asked.version, asked.case, answer)),
+        hazards=(*hazards.shown(answer), *unstated(asked), *hazards.recorded(asked.version, asked.case, answer)),
+        notes=(LATE,) if stage == "backend-init" else (),
         reply=reply(answer),
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnfit.engines.sglang.releases import Entry, nearest
+from attnfit.engines.sglang.releases import Entry, entry, nearest
 
 TABLE = Path(__file__).with_name("needs.json")
 
@@ -39,7 +39,9 @@ class Need(msgspec.Struct, frozen=True):
     kind: str  # "attention_backend" | "linear_attn" | "dsa"
     value: str
     fact: str
-    effect: str  # "import": without it the backend cannot be built; "kernel": it is, and its kernel cannot run
+    # "import": without it the backend cannot be built; "kernel": it is, and its kernel cannot run; "fetch": the kernel
+    # is fetched when it first runs
+    effect: str
     where: dict[str, str]  # release -> file:line below sglang/
 
 
@@ -48,9 +50,9 @@ def table() -> list[Need]:
     return msgspec.json.decode(TABLE.read_bytes(), type=list[Need])
 
 
-def brought(entry: Entry) -> dict[str, bool]:
+def brought(release: Entry) -> dict[str, bool]:
     """The facts of a release as `pip install sglang==X` leaves them."""
-    return {fact: any(name in entry.brings for name in names) for fact, names in PACKAGES.items()}
+    return found(release.brings)
 
 
 def found(packages: Collection[str]) -> dict[str, bool]:
@@ -66,16 +68,43 @@ def needs(version: str, kind: str, value: str) -> Iterator[tuple[Need, str]]:
             yield need, need.where[release]
 
 
-def missing(version: str, facts: Mapping[str, bool], kind: str, value: str | None) -> tuple[Need, str] | None:
-    """The first package that is not there. A value that needs none, or is None, misses none."""
-    each = needs(version, kind, value) if value else iter(())
-    return next(((need, where) for need, where in each if not facts.get(need.fact, True)), None)
+def missing(
+    version: str, facts: Mapping[str, bool], kind: str, value: str, effects: Collection[str] = ("import", "kernel")
+) -> tuple[Need, str] | None:
+    """The first package of a value that is not there."""
+    lacking = ((need, where) for need, where in needs(version, kind, value) if not facts.get(need.fact, True))
+    return next(((need, where) for need, where in lacking if need.effect in effects), None)
 
 
-def sentence(need: Need, where: str) -> str:
-    """ "fa4 needs flash-attn-4, which is not there (sglang/...:10 imports it); `--env flash_attn_4=yes` if it is"."""
-    package = " or ".join(PACKAGES[need.fact])
+def package(need: Need, version: str) -> str:
+    """The distribution that a release installs for it, else every one that would do."""
+    brings = entry(version).brings
+    return next((name for name in PACKAGES[need.fact] if name in brings), " or ".join(PACKAGES[need.fact]))
+
+
+def absent(need: Need, version: str, where: str) -> str:
+    """ "fa4 needs flash-attn-4, which is not there (sglang/...:10 imports it); pip install it"."""
+    name = package(need, version)
+    return f"{need.value} needs {name}, which is not there (sglang/{where} imports it); pip install it"
+
+
+def not_brought(need: Need, version: str) -> str:
+    """The same of a package of which nobody said whether it is there."""
+    if need.effect == "fetch":
+        return (
+            f"{need.value} runs on kernels that FlashInfer fetches when they first run: installing sglang {version} "
+            f"does not bring {package(need, version)}"
+        )
     return (
-        f"{need.value} needs {package}, which is not there (sglang/{where} imports it); "
-        f"--env {need.fact}=yes if it is, else pip install it"
+        f"{need.value} needs {package(need, version)}, which installing sglang {version} does not bring; "
+        f"say --env {need.fact}=yes or =no"
     )
+
+
+def sentence(version: str, facts: Mapping[str, bool], kind: str, value: str) -> str:
+    """ "needs flashinfer-python, flashinfer-cubin"; "" for a value that needs nothing beside SGLang."""
+    found = dict.fromkeys(
+        package(need, version) + ("" if facts.get(need.fact, True) else " (not installed with it)")
+        for need, _ in needs(version, kind, value)
+    )
+    return f"needs {', '.join(found)}" if found else ""

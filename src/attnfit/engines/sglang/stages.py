@@ -17,12 +17,12 @@ STAGES = {
     "model-config": Stage("while it reads the model's config, before anything loads", "resolution"),
     "publish": Stage("while it publishes the arguments, before anything loads", "resolution"),
     "model-runner-init": Stage("in its worker processes, before the weights load", "workers, before the weights"),
-    "backend-init": Stage("only after the weights have loaded", "after the weights have loaded"),
+    "backend-init": Stage("after the weights have loaded", "after the weights have loaded"),
 }
 
 
 def when(stage: str | None) -> str:
-    """ "only after the weights have loaded"; "" for a launch that passes."""
+    """ "after the weights have loaded"; "" for a launch that passes."""
     return STAGES[stage].when if stage in STAGES else ""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 _NUMBER = re.compile(r"^-\d")
@@ -49,7 +50,7 @@ def is_flag(word: str) -> bool:
 def spans(argv: Sequence[str]) -> list[Span]:
     """Every flag, in order. Words in front of the first one (`sglang serve MODEL`) belong to none."""
     starts = [i for i, word in enumerate(argv) if is_flag(word)]
-    return [Span(full(argv[i]), i, stop) for i, stop in zip(starts, [*starts[1:], len(argv)], strict=True)]
+    return [Span(full(argv[i]), i, stop) for i, stop in pairwise([*starts, len(argv)])]
 
 
 def values(argv: Sequence[str], span: Span) -> list[str]:
