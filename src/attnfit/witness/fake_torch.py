@@ -28,6 +28,12 @@ class Dtype:
     def __reduce__(self) -> str:
         return self._name
 
+    def __copy__(self) -> Dtype:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Dtype:
+        return self
+
 
 Dtype.__name__ = Dtype.__qualname__ = "dtype"
 Dtype.__module__ = "torch"

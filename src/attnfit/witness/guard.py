@@ -56,6 +56,9 @@ def _isinstance(value: Any, kind: Any) -> bool:
 def _hasattr(value: Any, name: str) -> bool:
     if stubs.is_stub(value):
         stubs.leak(f"hasattr({stubs.path_of(value)}, {name!r})")
+    known = getattr(type(value), "__attnfit_has__", None)  # one of ours that knows what is there, if not its value
+    if known is not None and (answer := known(value, name)) is not None:
+        return bool(answer)
     if stubs.is_stub(getattr(value, name, None)):
         stubs.leak(f"hasattr(..., {name!r}) found only a stub")
     return hasattr(value, name)

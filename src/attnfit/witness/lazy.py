@@ -11,6 +11,7 @@ import __future__
 
 import ast
 import contextlib
+import re
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,19 +55,15 @@ class Builtins(dict):  # type: ignore[type-arg]
         return value
 
 
-class Statement:
-    """One top-level statement: the names it binds, its syntax tree (parsed when wanted), and whether it has run."""
+class Text:
+    """What one top-level statement says: the names it binds, its syntax tree (parsed when wanted), its code."""
 
-    __slots__ = ("_chunk", "_tree", "code", "error", "line", "names", "running", "seen")
+    __slots__ = ("_chunk", "_tree", "code", "line", "names")
 
-    def __init__(self, tree: ast.stmt | None, chunk: Chunk | None = None) -> None:
-        self._tree, self._chunk = tree, chunk
+    def __init__(self, tree: ast.stmt | None, chunk: Chunk | None, names: tuple[str, ...]) -> None:
+        self._tree, self._chunk, self.names = tree, chunk, names
         self.line = tree.lineno if tree is not None else chunk.line if chunk is not None else 0
-        self.names: tuple[str, ...] = ()
-        self.code: types.CodeType | None = None
-        self.running = False
-        self.seen: dict[str, int] | None = None  # facet -> version at the time it ran; None: not run
-        self.error: BaseException | None = None
+        self.code: types.CodeType | None = None  # compiled once, whatever the number of modules that run it
 
     @property
     def tree(self) -> ast.stmt:
@@ -75,6 +72,60 @@ class Statement:
             return parse(self._chunk)[0]
         assert self._tree is not None
         return self._tree
+
+
+class FileText:
+    """A file cut into its top-level statements. Loaders of the same release may share it."""
+
+    __slots__ = ("imports", "needs", "registering", "stars", "statements")
+
+    def __init__(self, source: str, fixed: set[str], registers: re.Pattern[str] | None) -> None:
+        self.statements: list[Text] = []
+        self.stars: list[str] = []  # modules of `from x import *`
+        self.needs: list[str] = []  # top-level packages it imports
+        self.imports: list[tuple[int, str, str]] = []  # (level, module, name) of each `from` import
+        self.registering: list[str] = []  # names whose statements register themselves elsewhere; modules imported
+        # for what they do (`import a.b`) come first
+        imported: set[str] = set()
+        pending: list[tuple[ast.stmt | None, Chunk | None, set[str], set[str]]] = []
+        for chunk in split(source):
+            if chunk.name:
+                pending.append((None, chunk, {chunk.name}, set()))
+                if registers is not None and registers.search(chunk.text):
+                    self.registering.append(chunk.name)
+                continue
+            for tree in (part for whole in parse(chunk) for part in _one_import_each(whole)):
+                names, touched = bound(tree), mutated(tree)
+                if isinstance(tree, (ast.Import, ast.ImportFrom)):
+                    imported.update(names)
+                    self._import(tree, registers is not None)
+                if names or touched:
+                    pending.append((tree, None, names, touched))
+        for statement, piece, names, touched in pending:
+            # `torch.backends.x(...)` is an effect on somebody else's module
+            self.statements.append(Text(statement, piece, tuple((names | (touched - imported)) - fixed)))
+
+    def _import(self, tree: ast.Import | ast.ImportFrom, registers: bool) -> None:
+        self.needs.append(_package(tree))
+        alias = tree.names[0]
+        if isinstance(tree, ast.ImportFrom):
+            self.imports.append((tree.level, tree.module or "", alias.name))
+            if alias.name == "*":
+                self.stars.append("." * tree.level + (tree.module or ""))
+        elif registers and "." in alias.name and not alias.asname:
+            self.registering.insert(0, alias.name)
+
+
+class Statement:
+    """One top-level statement of a module, and whether it has run there."""
+
+    __slots__ = ("error", "line", "names", "running", "seen", "text")
+
+    def __init__(self, text: Text) -> None:
+        self.text, self.names, self.line = text, text.names, text.line
+        self.running = False
+        self.seen: dict[str, int] | None = None  # facet -> version at the time it ran; None: not run
+        self.error: BaseException | None = None
 
 
 class LazyModule(types.ModuleType):
@@ -90,6 +141,8 @@ class LazyModule(types.ModuleType):
         transform: Callable[[ast.stmt, str], ast.stmt],
         submodule: Callable[[str], Any],
         overrides: dict[str, Any],
+        texts: dict[str, FileText],
+        registers: re.Pattern[str] | None = None,
     ) -> None:
         super().__init__(name)
         space = vars(self)
@@ -105,38 +158,26 @@ class LazyModule(types.ModuleType):
         if is_package:
             space["__path__"] = [str(file.parent)]
         space.update(overrides)
-        self.__fixed = set(overrides)
         self.__relative = relative
         self.__situation = situation
         self.__transform = transform
         self.__submodule = submodule
         self.__stored: dict[str, tuple[Any, frozenset[str]]] = {}  # values that depend on the situation
-        self.__stars: list[str] = []
+        self.__current: list[int] = []  # lines of the statements that are running
+        self.__later: list[Statement] = []  # changes further down the file than what is running
         self.__by_name: dict[str, list[Statement]] = {}
-        self.attnfit_needs: list[str] = []  # packages without which importing this file fails
-        self.__index(file.read_text("utf-8"))
-
-    def __index(self, source: str) -> None:
-        imported: set[str] = set()
-        pending: list[tuple[Statement, set[str], set[str]]] = []
-        for chunk in split(source):
-            if chunk.name:
-                pending.append((Statement(None, chunk), {chunk.name}, set()))
-                continue
-            for tree in (part for whole in parse(chunk) for part in _one_import_each(whole)):
-                names, touched = bound(tree), mutated(tree)
-                if isinstance(tree, (ast.Import, ast.ImportFrom)):
-                    imported.update(names)
-                    self.attnfit_needs.append(_package(tree))
-                    if isinstance(tree, ast.ImportFrom) and any(alias.name == "*" for alias in tree.names):
-                        self.__stars.append("." * tree.level + (tree.module or ""))
-                if names or touched:
-                    pending.append((Statement(tree), names, touched))
-        for statement, names, touched in pending:
-            # `torch.backends.x(...)` is an effect on somebody else's module
-            statement.names = tuple((names | (touched - imported)) - self.__fixed)
-            for name in statement.names:
-                self.__by_name.setdefault(name, []).append(statement)
+        text = texts.get(str(file))
+        if text is None:
+            text = texts[str(file)] = FileText(file.read_text("utf-8"), set(overrides), registers)
+        self.__stars = text.stars
+        self.attnfit_needs = list(text.needs)  # packages without which importing this file fails
+        self.attnfit_imports = text.imports
+        own = name.partition(".")[0] + "."
+        self.__registering = [each for each in text.registering if "." not in each or each.startswith(own)]
+        for each in text.statements:
+            statement = Statement(each)
+            for bound_name in each.names:
+                self.__by_name.setdefault(bound_name, []).append(statement)
 
     def __getattr__(self, name: str) -> Any:
         value = self.demand(name)
@@ -157,11 +198,27 @@ class LazyModule(types.ModuleType):
 
     def statements(self, name: str) -> Iterator[ast.stmt]:
         """The untransformed trees that bind a name (for reading defaults off the source)."""
-        return (s.tree for s in self.__by_name.get(name, ()))
+        return (s.text.tree for s in self.__by_name.get(name, ()))
+
+    def register(self) -> None:
+        """Run what registers itself elsewhere when the file is imported."""
+        pending, self.__registering = self.__registering, []
+        for name in pending:
+            if "." in name:
+                vars(self)["__builtins__"]["__import__"](name, vars(self))
+            else:
+                self.demand(name)
+
+    def run_all(self) -> None:
+        """Run every statement that binds a name, in order."""
+        for name in list(self.__by_name):
+            self.demand(name)
 
     def demand(self, name: str) -> Any:
         """The value of a global name, running what binds it first; MISSING if nothing does."""
         space = vars(self)
+        if self.__registering and not self.__current and name in self.__by_name:
+            self.register()
         statements = self.__by_name.get(name, ())
         if any(self.__stale(statement) for statement in statements):
             for statement in statements:
@@ -169,6 +226,9 @@ class LazyModule(types.ModuleType):
                     statement.seen = None
         for statement in statements:
             if statement.running:
+                continue
+            if self.__current and statement.line > self.__current[-1] and name in space:
+                self.__later.append(statement)
                 continue
             if statement.seen is None:
                 self.__run(statement)
@@ -201,11 +261,13 @@ class LazyModule(types.ModuleType):
         situation.stack.append(facets)
         statement.running = True
         stubs.STATE.loading += 1
+        self.__current.append(statement.line)
+        written = statement.text
         try:
-            if statement.code is None:
-                tree = ast.Module([self.__transform(statement.tree, self.__relative)], [])
-                statement.code = compile(tree, self.__relative, "exec", FLAGS, True)
-            exec(statement.code, space)
+            if written.code is None:
+                tree = ast.Module([self.__transform(written.tree, self.__relative)], [])
+                written.code = compile(tree, self.__relative, "exec", FLAGS, True)
+            exec(written.code, space)
         except (stubs.StubLeak, ImportError) as error:
             statement.error = error  # a real ImportError means to the engine what it means to us
         except Exception as error:
@@ -216,10 +278,15 @@ class LazyModule(types.ModuleType):
         finally:
             stubs.STATE.loading -= 1
             statement.running = False
+            self.__current.pop()
             situation.stack.pop()
             statement.seen = {facet: situation.versions.get(facet, 0) for facet in facets}
             if situation.stack:
                 situation.stack[-1] |= facets
+        while self.__later and not self.__current:
+            later = self.__later.pop(0)
+            if later.seen is None:
+                self.__run(later)
         if facets:  # kept aside: a plain global would be read without anyone noticing
             for name in statement.names:
                 if name in space:

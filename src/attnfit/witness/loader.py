@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -12,10 +13,24 @@ from typing import Any
 
 from . import fakes, guard, stubs
 from .facts import Facts
-from .lazy import MISSING, LazyModule
+from .lazy import MISSING, FileText, LazyModule
 
 HELPERS = "attnfit_facts"  # what our own account imports
 Outside = Callable[[Any, Callable[..., Any], Callable[[str], Any]], Mapping[str, types.ModuleType]]
+
+
+class Namespace(types.ModuleType):
+    """A package without an `__init__.py`: what lies in its folder, and nothing else."""
+
+    def __init__(self, name: str, submodule: Callable[[str, str], Any]) -> None:
+        super().__init__(name)
+        vars(self).update(__path__=[], _submodule=submodule)
+
+    def __getattr__(self, leaf: str) -> Any:
+        value = MISSING if leaf.startswith("__") else self._submodule(self.__name__, leaf)
+        if value is MISSING:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {leaf!r}")
+        return value
 
 
 class Loader:
@@ -26,6 +41,10 @@ class Loader:
     `known` is a folder of our own accounts of what engines ask other packages, laid out as those packages are; `real`
     names the modules engine code gets as they are. `transform(statement, file name)` may rewrite each top-level
     statement before it is compiled; the names it introduces are given in `helpers` and visible to all engine code.
+
+    `registers` matches the text of definitions that register themselves when their file is imported; they then run
+    with the first name that is wanted of it. `stand_in(name)` makes the module for a package that is there and known
+    only by name. Loaders with the same `transform` and overrides may share `texts`, the files they have read.
     """
 
     def __init__(
@@ -39,6 +58,9 @@ class Loader:
         real: frozenset[str] = fakes.REAL,
         transform: guard.Transform | None = None,
         helpers: Mapping[str, Any] | None = None,
+        registers: re.Pattern[str] | None = None,
+        stand_in: Callable[[str], types.ModuleType] = fakes.StubModule,
+        texts: dict[str, FileText] | None = None,
     ) -> None:
         self.root, self.package = Path(root), package
         self.facts, self.situation = facts, facts.situation
@@ -46,6 +68,9 @@ class Loader:
         self.modules: dict[str, types.ModuleType] = {}
         self._real, self._known_folder = real, known
         self._known: dict[str, LazyModule] = {}
+        self._registers, self._stand_in = registers, stand_in
+        self._texts: dict[str, FileText] = {} if texts is None else texts
+        self._imported: set[str] = set()  # packages whose own registering files were seen to
         self.overrides: dict[str, dict[str, Any]] = {}  # module -> names fixed beforehand
         self._outside = outside(self.facts, self.import_module, self.modules.get)
         self._transform = transform
@@ -107,7 +132,7 @@ class Loader:
                 if name not in self._known:
                     self._known[name] = self._lazy(name, file, folder)
                 return self._known[name]
-            module = fakes.StubModule(name)
+            module = self._stand_in(name)
             if name != top:
                 parent, _, leaf = name.rpartition(".")
                 existing = vars(self._module(parent)).get(leaf)
@@ -132,7 +157,7 @@ class Loader:
         file = self._file(name)
         if file is None:
             if (self.root / Path(*name.split("."))).is_dir():
-                module: Any = fakes.StubModule(name)  # a namespace package
+                module: Any = Namespace(name, self._submodule)
                 self.modules[name] = module
                 return module
             if not self.facts.present(name):
@@ -154,9 +179,11 @@ class Loader:
                 self.transform,
                 lambda leaf: self._submodule(name, leaf),
                 self.overrides.get(name, {}),
+                self._texts,
+                self._registers,
             )
             settled = self.facts.always | sys.stdlib_module_names | {"", self.package, HELPERS}
-            module.attnfit_needs = sorted(set(module.attnfit_needs) - settled)
+            module.attnfit_needs = [need for need in dict.fromkeys(module.attnfit_needs) if need not in settled]
             return module
         except (SyntaxError, ValueError, OSError) as error:  # newer syntax than this Python's, or no text at all
             stubs.leak(f"{relative} cannot be read: {type(error).__name__}: {error}")
@@ -179,9 +206,28 @@ class Loader:
         if level:
             name = self._absolute(name, str((globals or {}).get("__package__", "")), level)
         module = self._module(name)
+        if self._registers is not None and name not in self._imported:
+            self._imported.add(name)
+            self._let_register(name)
         if fromlist:
             return module
         return self._module(name.partition(".")[0])
+
+    def _let_register(self, package: str) -> None:
+        """The files of its own that a package imports, where something in them registers itself."""
+        module = self.modules.get(package)
+        if not isinstance(module, LazyModule) or "__path__" not in vars(module):
+            return
+        for level, origin, leaf in module.attnfit_imports:
+            if level:
+                name = f"{package}.{origin or leaf}" if level == 1 else ""
+            else:
+                name = f"{package}.{leaf}" if origin == package else origin
+            if not name.startswith(f"{package}."):
+                continue
+            file = self._file(name)
+            if file is not None and self._registers is not None and self._registers.search(file.read_text("utf-8")):
+                self.source(name).register()
 
     @staticmethod
     def _absolute(name: str, package: str, level: int) -> str:
