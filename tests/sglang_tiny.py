@@ -44,7 +44,7 @@ def model(folder: Path, config: dict[str, Any], **files: Any) -> Path:
 class Tiny:
     """An asker (answers.Asker) that remembers what it was asked."""
 
-    origin = "the tests"
+    origin = "its own code, sglang-0.5.9-py3-none-any.whl"
 
     def __init__(self) -> None:
         self.asked: list[Case] = []

@@ -267,3 +267,21 @@ def test_two_releases_are_compared_by_what_they_choose_and_accept(
 def test_a_question_for_a_selector_is_no_question_for_sglang() -> None:
     (reply,) = batch.answers([json.dumps({"engine": "sglang==0.5.9", "question": {"head_size": 128}}).encode()])
     assert "give a launch" in reply["problem"]
+
+
+def test_what_is_installed_where_the_command_runs_is_asked_and_its_packages_are_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(answers, "choose", lambda version, source=None: asked.append((version, source)) or tiny.Tiny())
+    site = tmp_path / "venv/lib/python3.12/site-packages"
+    (site / "sglang/srt").mkdir(parents=True)
+    for name in ("sglang-0.5.10.post1", "flashinfer_python-0.6.7", "sglang_kernel-0.4.1"):
+        (site / f"{name}.dist-info").mkdir()
+        (site / f"{name}.dist-info/METADATA").write_text(f"Name: {name}\nVersion: {name.partition('-')[2]}\n\n")
+    python = f"{tmp_path}/venv/bin/python"
+    report = check([python, "-m", "sglang.launch_server", "--model-path", "dense", "--attention-backend", "fa4"],
+                   gpu="h200")  # fmt: skip
+    assert asked[0] == ("0.5.10.post1", f"{tmp_path}/venv")
+    assert (report.release, report.verdict) == ("0.5.10.post1", "unknown")
+    assert "flash-attn-4" in report.launch.unknown[0]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from attnfit.engines.sglang.answers import Answer, Asker, Case
     from attnfit.engines.sglang.launch import Asked
 
+_KEPT = 512  # answers of one release: more than one report asks
+
 _NO_QUESTIONS = "SGLang has no backend selector that could be asked one question; give a launch: a command, or flags"
 
 
@@ -31,7 +33,13 @@ class Release:
         self._source = source
         self._answers: dict[bytes, Answer] = {}
         self._recent: deque[tuple[Launch, Asked]] = deque(maxlen=16)  # for `consider`
-        self.said: tuple[str, ...] = (note,) if note else ()
+        self._note, self._asked = note, False
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What is to be said of the release, and once it was asked, who answered."""
+        note = (self._note,) if self._note else ()
+        return (*note, f"answered by {self.asker.origin}") if self._asked else note
 
     @property
     def asker(self) -> Asker:
@@ -64,8 +72,10 @@ class Release:
         found = getattr(other.asker, "version", self.version)
         if found not in (self.version, "unknown"):
             raise UsageError(f"{source} is sglang {found}, and {self.version} was asked; give --engine sglang=={found}")
-        other.said = (*other.said, f"answered by the release's own code, {other.asker.origin}")
         return other
+
+    def installed_in(self, prefix: str) -> Release:
+        return Release(self.version, prefix)
 
     def launch(self, circumstances: Circumstances) -> Launch:
         from attnfit.engines.sglang.case import case_of
@@ -99,9 +109,12 @@ class Release:
         """One case, asked once: candidates and plans ask the same again."""
         import msgspec
 
+        if len(self._answers) >= _KEPT:
+            self._answers.clear()
         key = msgspec.json.encode({name: value for name, value in case.items() if name != "config"})
         if key not in self._answers:
             self._answers[key] = self.asker.ask(case)
+            self._asked = True
         return self._answers[key]
 
 

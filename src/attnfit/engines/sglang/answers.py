@@ -109,7 +109,7 @@ def nothing(why: str) -> Answer:
 class Nobody:
     """Stands in where no source could be had: every answer is unknown, with the next action."""
 
-    origin = "nowhere"
+    origin = "nobody: its sources are not here"
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -125,7 +125,7 @@ class Witnessed:
     """Asks the release's own code in an isolated child; opens it at the first question, and again if it died."""
 
     def __init__(self, source: Source) -> None:
-        self.origin, self.version = source.origin, source.version
+        self.origin, self.version = f"its own code, {source.origin}", source.version
         self._source = source
         self._child: Any = None
 
@@ -149,7 +149,7 @@ class Compact:
     """The shipped form; what it does not know is asked of `further`, made at the first such case."""
 
     def __init__(self, version: str, further: Callable[[], Asker]) -> None:
-        self.origin = f"the compact form of {version} that is shipped with attnfit"
+        self.origin = "the compact form of its code that is shipped with attnfit"
         self._version, self._make = version, further
         self._further: Asker | None = None
 
@@ -186,6 +186,8 @@ def _choose(version: str, source: str | None, say: Say) -> Asker:
     from attnfit.engines.sglang.distribution import DISTRIBUTION
     from attnfit.witness import cache, sources
 
+    if source is not None and any(os.path.isdir(os.path.join(source, part)) for part in ("lib", "Lib")):
+        return Witnessed(sources.installed(DISTRIBUTION, source))  # an environment
     if source is not None:
         return Witnessed(sources.find(DISTRIBUTION, source, offline=offline(), say=say))
     kept = cache.kept(DISTRIBUTION, f"{DISTRIBUTION.name}-{version}")
