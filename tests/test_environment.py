@@ -105,3 +105,13 @@ def test_facts_need_the_sources_of_the_engine(venv: Path) -> None:
     facts = environment.env_facts(found)
     assert facts["flashinfer"] is True
     assert facts["flashinfer_cubin"] is False
+
+
+def test_without_a_command_whatever_engine_is_there_is_found(tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.12" / "site-packages"
+    (site / "sglang-0.5.9.dist-info").mkdir(parents=True)
+    found = environment.installed(None, {"PATH": "/nowhere", "VIRTUAL_ENV": str(tmp_path)})
+    assert found is not None
+    assert (found.engine, found.version) == ("sglang", "0.5.9")
+    assert find(f"{tmp_path}/bin/vllm serve m") is None, "a command looks for its own engine"
+    assert find(f"{tmp_path}/bin/python -m sglang.launch_server --model m") == found

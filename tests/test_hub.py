@@ -467,9 +467,17 @@ def test_a_repository_that_is_no_model_is_told_for_what_it_is(
 
 
 def test_a_model_of_modelscope_is_not_looked_for_on_the_hub(hub: Hub) -> None:
-    with pytest.raises(UnknownAnswer, match="ModelScope"):
-        check(f"VLLM_USE_MODELSCOPE=True vllm serve {GLM}", gpu="h200")
+    for command in (
+        f"VLLM_USE_MODELSCOPE=True vllm serve {GLM}",
+        f"SGLANG_USE_MODELSCOPE=true python -m sglang.launch_server --model-path {GLM}",
+    ):
+        with pytest.raises(UnknownAnswer, match=rf"ModelScope \({command.partition('=')[0]}\)"):
+            check(command, gpu="h200")
     assert hub.requests == []
+    from attnfit.inputs.command import parse_command
+
+    other = parse_command(f"SGLANG_USE_MODELSCOPE=1 vllm serve {GLM}")
+    assert not hub_settings(other).modelscope, "each engine reads its own variable"
 
 
 # --- the command line -----------------------------------------------------------------------------------------------

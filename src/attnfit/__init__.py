@@ -1,7 +1,7 @@
 """attnfit: which attention backend will serve this launch, and why does every other one refuse?
 
     import attnfit
-    report = attnfit.check("vllm serve ./GLM-5 -tp 8", gpu="h200x8", engine="vllm==0.33.0")
+    report = attnfit.check(LAUNCH_COMMAND, gpu="h200x8")
     report.verdict, report.launch.layers[0].selection.chosen
 
 The public names are those of `__all__`; everything else may change without notice.

@@ -38,7 +38,7 @@ def check(
     command: the launch command, as a list of words or as one string; empty: the plainest one for `model`.
     gpu, count: as on the command line ("h200x8", "12.0", "auto"; `-n`).
     model: a directory with config.json, or a hub id; needed only if the command names none that can be read here.
-    engine: "vllm==0.33.0", "vllm", or None: what the command's environment has, else the newest rule book.
+    engine: "NAME==VERSION", "NAME", or None: what the command's environment has, else the newest rule book.
     env: environment facts that differ from what is found or what the release installs by default.
     witness: an engine source (tree, wheel, "installed"): answer from the engine's own code, not from the book.
     planned: False leaves out the search for a next step.
@@ -64,6 +64,7 @@ def check(
     if not gpu_input.counted:
         said.append("no number of GPUs given (-n): whether they are enough is not checked")
     facts: dict[str, bool] = {}
+    prefix: str | None = None
     if version:
         if parsed and not instead:
             agreed_release(version, parsed)
@@ -75,9 +76,11 @@ def check(
         version = parsed.required_release
         said.append("release from the command's own requirement")
     elif parsed and (found := installed(parsed)) is not None:
-        version, facts = found.version, env_facts(found)
+        version, facts, prefix = found.version, env_facts(found), found.prefix
         said.append(f"installed in {found.prefix}; its optional packages were read there")
     release = chosen.release(version)
+    if prefix is not None and witness is None:
+        release = release.installed_in(prefix)
     check_facts(env or {}, release)
     if version is None:
         said.append("no release given and none installed here: the newest rule book")
@@ -86,7 +89,7 @@ def check(
         raise UsageError(
             "no model: name a directory with config.json or a hub id, or give the launch command behind --"
         )
-    files = read_model(path, lambda: _hub(parsed))
+    files = read_model(path, lambda: _hub(parsed, chosen.name))
     if parsed and parsed.model == path and files.engine_path != path and files.commit:
         better = "the file itself, downloaded" if files.gguf is not None else " ".join(files.served_as)
         raise UsageError(f"the engine does not read the model from {path}; give it {better}")
@@ -136,7 +139,7 @@ def check(
         exact=release.exact,
         model=path,
         gpus=gpus,
-        said=(*said, *release.said),
+        said=(*said, *request.release.said),
         steps=steps,
         command=tuple(hide(parsed.render(parsed.argv))),
     )
@@ -170,7 +173,7 @@ def _gguf_weights(files: GgufFiles) -> engines.Weights:
 
 
 def select(question: Question, *, engine: str, env: Mapping[str, bool] | None = None) -> Selection:
-    """Answer one ready selector question, for example `select(Question(...), engine="vllm==0.33.0")`."""
+    """Answer one ready selector question, for example `select(Question(...), engine="NAME==VERSION")`."""
     name, version = engines.split_spec(engine)
     return engines.engine(name).release(version).select(question, env)
 
@@ -188,11 +191,11 @@ def check_facts(env: Mapping[str, object], release: engines.Release) -> None:
             raise UsageError(f"environment fact {name} is {value!r}; say true or false")
 
 
-def _hub(command: Command | None) -> HubSettings:
+def _hub(command: Command | None, engine: str) -> HubSettings:
     """How the launch reaches the hub; only for what is no path here."""
     from attnfit.inputs.hub_ref import hub_settings
 
-    return hub_settings(command)
+    return hub_settings(command, engine=engine)
 
 
 def _counted(gpus: Sequence[tuple[Gpu, int]], command: Command) -> int:

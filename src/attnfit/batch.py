@@ -165,7 +165,7 @@ def _launch(item: dict[str, Any], gpu: str | None, count: int | None, engine: st
         argv = tuple(_words_only(_typed(item, "flags", list, [])))
     if not isinstance(path, str):
         raise UsageError('no model: give "model": PATH, or a command that names one')
-    release, files = _release(spec), _model(path, parsed, argv)
+    release, files = _release(spec), _model(path, parsed, argv, engines.split_spec(spec)[0])
     check_facts(item["env"], release)
     gpus, counted = _gpus(item, gpu, count)
     launch = decide(
@@ -283,7 +283,7 @@ def _release(spec: str) -> engines.Release:
     return engines.engine(name).release(version)
 
 
-def _model(path: str, command: Command | None, argv: tuple[str, ...]) -> ModelFiles:
+def _model(path: str, command: Command | None, argv: tuple[str, ...], engine: str) -> ModelFiles:
     """The model at `path`, read once; a hub model once for each way its launches reach the hub."""
     import os
 
@@ -291,7 +291,7 @@ def _model(path: str, command: Command | None, argv: tuple[str, ...]) -> ModelFi
         return _read(path, None)
     from attnfit.inputs.hub_ref import hub_settings
 
-    return _read(path, hub_settings(command, argv))
+    return _read(path, hub_settings(command, argv, engine))
 
 
 @lru_cache(maxsize=256)

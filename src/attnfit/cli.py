@@ -12,8 +12,10 @@ from typing import Any
 import click
 
 from attnfit import __version__
+from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
 
+EXAMPLE = entry_of()  # the engine that is taken where none is named
 EPILOG = "Exit codes: 0 passes, 1 refused or breaks, 2 usage or internal error, 3 unknown."
 
 
@@ -47,13 +49,18 @@ def cli(ctx: click.Context, color: str) -> None:
 _FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
 
 
-@cli.command(cls=_WithCommand, epilog=EPILOG)
+@cli.command(
+    cls=_WithCommand,
+    epilog=EPILOG,
+    help=f"Check a launch before it loads: attnfit check --gpu h200x8 -- {EXAMPLE.start} ...",
+)
 @click.argument("model", required=False)
 @click.option("--gpu", envvar="ATTNFIT_GPU", help="Name, alias or compute capability; h200x8; auto reads NVML.")
 @click.option("-n", "--count", type=click.IntRange(1, 4096), envvar="ATTNFIT_COUNT", help="How many GPUs.")
-@click.option("--engine", envvar="ATTNFIT_ENGINE", help="For example vllm==0.33.0.")
+@click.option("--engine", envvar="ATTNFIT_ENGINE", help=f"For example {EXAMPLE.example}.")
 @click.option("--env", "facts", multiple=True, metavar="FACT=yes|no", help="An environment fact that differs.")
 @click.option("--witness", metavar="SOURCE", help="Answer from this engine source instead of the rule book.")
+@click.option("--offline", is_flag=True, help="Fetch nothing: no model files, no engine sources.")
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON (docs/json.md).")
 @click.option("--quiet", is_flag=True, help="Only the verdict line.")
 @click.option("--fix", is_flag=True, help="Only the command to run instead.")
@@ -62,9 +69,10 @@ _FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
 @click.option("--batch", metavar="FILE", help="One JSON object a line, answered one a line; - reads stdin.")
 @click.pass_context
 def check(ctx: click.Context, /, model: str | None, batch: str | None, **options: Any) -> None:
-    """Check a launch before it loads: attnfit check --gpu h200x8 -- vllm serve ..."""
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     facts = _facts(options["facts"])
+    if options["offline"]:
+        os.environ.update(ATTNFIT_OFFLINE="1", HF_HUB_OFFLINE="1")
     forms = [flag for flag, name in _FORMS.items() if options[name]]
     if len(forms) > 1:
         raise UsageError(f"{forms[0]} and {forms[1]} each say what to print; give one of them")
@@ -117,7 +125,9 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
 
 @cli.command(epilog="Exit codes: 0 understood, 2 usage or internal error, 3 unknown, at least in part.")
 @click.argument("model")
-@click.option("--engine", envvar="ATTNFIT_ENGINE", help="For example vllm==0.33.0. Default: the newest rule book.")
+@click.option(
+    "--engine", envvar="ATTNFIT_ENGINE", help=f"For example {EXAMPLE.example}. Default: the newest rule book."
+)
 @click.option("--headers/--no-headers", default=True, show_default=True, help="Read the headers of the weight files.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as JSON (docs/json.md).")
 @click.pass_context
@@ -150,7 +160,7 @@ def engines(as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--engine", default="vllm", envvar="ATTNFIT_ENGINE", show_default=True)
+@click.option("--engine", default=EXAMPLE.engine, envvar="ATTNFIT_ENGINE", show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def backends(engine: str, as_json: bool) -> None:
     """List the attention backends of a release and where each is defined."""
@@ -159,14 +169,16 @@ def backends(engine: str, as_json: bool) -> None:
     click.echo(lists.backends(engine, as_json), nl=False)
 
 
-@cli.command(cls=_WithCommand, epilog=EPILOG)
+DIFF = f"attnfit diff {EXAMPLE.engine} {' '.join(EXAMPLE.example_releases)} MODEL --gpu h200x8"
+
+
+@cli.command(cls=_WithCommand, epilog=EPILOG, help=f"What changes for a launch between two releases: {DIFF}")
 @click.argument("words", nargs=-1, metavar="ENGINE OLD NEW [MODEL]")
 @click.option("--gpu", required=True, envvar="ATTNFIT_GPU")
 @click.option("-n", "--count", type=click.IntRange(1, 4096))
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_context
 def diff(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
-    """What changes for a launch between two releases: attnfit diff vllm 0.16.0 0.33.0 MODEL --gpu h200x8"""
     from attnfit.api import check as answer
     from attnfit.report import difference
 
@@ -189,11 +201,11 @@ def diff(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
 
 
 def _two_releases(words: tuple[str, ...]) -> tuple[str, str, str, str | None]:
-    """`vllm 0.16.0 0.33.0 [MODEL]`, or `vllm==0.16.0 vllm==0.33.0 [MODEL]`: engine, old, new, model."""
+    """`NAME OLD NEW [MODEL]`, or `NAME==OLD NAME==NEW [MODEL]`: engine, old, new, model."""
     if words and "==" in words[0]:
         words = (words[0].partition("==")[0], words[0].partition("==")[2], *words[1:])
     if not 3 <= len(words) <= 4:
-        raise UsageError("give an engine, two releases and a model: attnfit diff vllm 0.16.0 0.33.0 MODEL --gpu h200x8")
+        raise UsageError(f"give an engine, two releases and a model: {DIFF}")
     engine = words[0].strip()
     old, new = (word.removeprefix(f"{engine}==").strip() for word in words[1:3])
     return engine, old, new, words[3] if len(words) == 4 else None
@@ -258,7 +270,8 @@ def main() -> None:
         _show(error)
         if isinstance(error, click.NoSuchOption) and "--" not in sys.argv:
             click.echo(
-                "hint: the launch command goes behind --, as in: attnfit check --gpu h200 -- vllm serve ...", err=True
+                f"hint: the launch command goes behind --, as in: attnfit check --gpu h200 -- {EXAMPLE.start} ...",
+                err=True,
             )
         sys.exit(error.exit_code)
     except BrokenPipeError:

@@ -69,7 +69,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     text: str
     required: str = ""  # e.g. "float16, bfloat16"
     observed: str = ""  # e.g. "float32"
-    where: str = ""  # engine source, "vllm/v1/attention/backends/flashinfer.py:412"
+    where: str = ""  # engine source, "package/layers/backend.py:412"
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -83,8 +83,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What one kind of attention layer asks the engine's backend selector.
 
-    Field names are vLLM's `AttentionSelectorConfig`, plus the context its predicates read. A field a release does
-    not know is ignored for that release.
+    Field names are those of the first engine's own selector, plus the context its predicates read. A field a release
+    does not know is ignored for that release.
     """
 
     capability: Capability

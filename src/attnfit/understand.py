@@ -44,7 +44,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 def describe(model: str, *, engine: str | None = None, headers: bool = True) -> ModelReport:
     """What a release of an engine makes of a model, and from which key or file each trait comes.
 
-    model: a directory, a config.json, a hub id, or a GGUF file. engine: "vllm==0.33.0"; None: the newest rule book.
+    model: a directory, a config.json, a hub id, or a GGUF file. engine: "NAME==VERSION"; None: the newest rule book.
     headers: False leaves the weight files alone (a hub model then costs two small requests).
 
     Raises an AttnfitError as `check` does.

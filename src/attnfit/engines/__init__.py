@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from attnfit.witness.distribution import Distribution
 
 ENGINES = ("vllm", "sglang")
 
@@ -71,6 +74,9 @@ class Release(Protocol):
 
     def witnessed(self, source: str) -> Release:
         """The same release, answered by the engine's own code from `source` instead of by the book."""
+
+    def installed_in(self, prefix: str) -> Release:
+        """The same release as it is installed in an environment: where its own code answers, that code."""
 
     def launch(self, circumstances: Circumstances) -> Launch:
         """The whole answer."""
@@ -142,6 +148,12 @@ def engine(name: str) -> Engine:
     return found
 
 
+def distribution_of(name: str) -> Distribution:
+    """What the engine says of its own distribution."""
+    found: Distribution = import_module(f"attnfit.engines.{name}.distribution").DISTRIBUTION
+    return found
+
+
 def engine_of_source(spec: str) -> Engine:
     """The engine whose release `spec` names: NAME==VERSION, a wheel, an sdist, a source tree, "installed".
 
@@ -152,7 +164,7 @@ def engine_of_source(spec: str) -> Engine:
     name, pinned, _ = spec.partition("==")
     if pinned and not Path(spec).exists():
         return engine(name.strip())
-    distributions = {import_module(f"attnfit.engines.{each}.distribution").DISTRIBUTION: each for each in ENGINES}
+    distributions = {distribution_of(each): each for each in ENGINES}
     found = which(distributions, spec)
     if found is None:
         known = ", ".join(f"{each}==VERSION" for each in ENGINES)

@@ -25,6 +25,15 @@ class EntryPoints(NamedTuple):
     model_options: tuple[str, ...]  # options that name the model
     find_model: Callable[[Sequence[str], str], str | None]  # (argv, form): the model where it is not in front
     flag_values: Callable[[Sequence[str], str], Mapping[str, object]]  # (argv, form): dest -> the text it was given
+    start: str  # how people start it, without the model: help texts and errors show it
+    example_releases: tuple[str, str]  # an old and a new one, for the same
+    modelscope: str = ""  # variable by which model ids name models of ModelScope instead of the hub
+    facts_beside: Mapping[str, str] = {}  # distribution installed beside it -> the environment fact that makes true
+
+    @property
+    def example(self) -> str:
+        """A release as `--engine` takes it."""
+        return f"{self.engine}=={self.example_releases[1]}"
 
 
 def entry_points() -> Sequence[EntryPoints]:
@@ -32,7 +41,12 @@ def entry_points() -> Sequence[EntryPoints]:
     return [import_module(f"attnfit.engines.{name}.entry").ENTRY for name in ENGINES]
 
 
+def entry_of(engine: str | None = None) -> EntryPoints:
+    """The table of one engine; None: of the one that is taken where nobody names any."""
+    found: EntryPoints = import_module(f"attnfit.engines.{engine or ENGINES[0]}.entry").ENTRY
+    return found
+
+
 def flag_values(engine: str, argv: Sequence[str], form: str) -> Mapping[str, object]:
     """The text every flag was given, nothing judged: for inputs that must know a flag before the engine is asked."""
-    entry: EntryPoints = import_module(f"attnfit.engines.{engine}.entry").ENTRY
-    return entry.flag_values(argv, form)
+    return entry_of(engine).flag_values(argv, form)

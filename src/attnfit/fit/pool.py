@@ -15,7 +15,7 @@ class Capacity(NamedTuple):
 
 
 def capacity(blocks: int, blocks_per_request: int, length: int) -> Capacity:
-    """Tokens and requests of `length` tokens that `blocks` hold, as vLLM counts them (v1/core/kv_cache_utils.py:1120).
+    """Tokens and requests of `length` tokens that `blocks` hold, as engines with a paged cache count them.
 
     Tokens are the requests that fit, whole or not, times their length: for a model whose layers keep unequal parts of
     a request there is no other meaning of "tokens".

@@ -1,7 +1,7 @@
 """Reading a launch command in any form people use, and writing it back in the same form.
 
-    parse_command(["CUDA_VISIBLE_DEVICES=0,1", "vllm", "serve", "./m", "-tp", "2"])
-    parse_command("docker run --gpus all vllm/vllm-openai:v0.16.0 --model ./m")
+    parse_command(["CUDA_VISIBLE_DEVICES=0,1", "PROGRAM", "serve", "./m", "-tp", "2"])
+    parse_command("docker run --gpus all ORG/IMAGE:v0.16.0 --model ./m")
 
 Nothing is run. What engine is started, and how, comes from the table in `attnfit.engines.entry`.
 """
@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from attnfit.engines.entry import entry_of
 from attnfit.errors import UsageError
 from attnfit.inputs import secrets, shell
 from attnfit.inputs.layers import Layer, Unwrapped
 from attnfit.inputs.unwrap import unwrap
 
 MAX_CHARS = 4 << 20
-EMPTY = "no command: give the launch command, for example `vllm serve MODEL`"
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """A launch command, understood. Words are as the server's process would get them."""
 
-    engine: str  # "vllm"
+    engine: str  # its name, as in engines.ENGINES
     form: str  # which of the engine's parsers reads `argv`: "serve" | "module"
     argv: tuple[str, ...]  # the server's own arguments, after the subcommand
     model: str | None  # as the command names it; None: not named, or only inside a --config file
@@ -32,7 +32,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     unset: tuple[str, ...] = ()  # variables it takes away (`env -u X`)
     image: str | None = None  # container image, tag included
     image_release: str | None = None  # the release its tag names
-    required_release: str | None = None  # from `uv run --with vllm==X` and the like
+    required_release: str | None = None  # from `uv run --with NAME==X` and the like
     executable: str | None = None  # program or interpreter that starts the server, as written
     prefix: str | None = None  # environment the path of the executable, VIRTUAL_ENV or `activate` points into
     conda_env: str | None = None  # `conda run -n NAME`
@@ -69,7 +69,7 @@ def parse_command(command: Sequence[str] | str) -> Command:
     """
     given = [command] if isinstance(command, str) else list(command)
     if not given or not any(isinstance(w, str) and w.strip() for w in given):
-        raise UsageError(EMPTY)
+        raise UsageError(f"no command: give the launch command, for example `{entry_of().start} MODEL`")
     for word in given:
         if not isinstance(word, str):
             raise UsageError(f"a command is a list of strings, not {type(word).__name__}")

@@ -1,20 +1,20 @@
 """Which engine is installed where a command would run. Reads directory names and metadata files; starts nothing.
 
 The environment is found from the command: the path of its executable, `conda run`, `source .../activate`, else the
-first `vllm` or `python` on PATH, and the interpreter that script names.
+first program of an engine or `python` on PATH, and the interpreter that script names.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from attnfit.engines.entry import EntryPoints, entry_points
+from attnfit.engines.entry import EntryPoints, entry_of, entry_points
 from attnfit.errors import AttnfitError
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def installed(command: Command | None, environ: Mapping[str, str] | None = None)
     `environ` is the environment the command starts in; by default this process's.
     """
     around = dict(os.environ if environ is None else environ)
-    table = _table(command)
-    for prefix in _prefixes(command, table, around):
-        found = read_prefix(prefix, table)
-        if found is not None:
-            return found
+    for table in _tables(command):
+        for prefix in _prefixes(command, table, around):
+            found = read_prefix(prefix, table)
+            if found is not None:
+                return found
     return None
 
 
@@ -61,26 +61,27 @@ def env_facts(found: Installed) -> dict[str, bool]:
 
     Read from the package's own file list and the distributions beside it. Empty when its sources are not there.
     """
-    from attnfit.engines.vllm.distribution import DISTRIBUTION
+    from attnfit.engines import distribution_of
     from attnfit.witness import sources
 
-    beside = {"gguf_plugin": True} if "vllm-gguf-plugin" in found.packages else {}
+    named = entry_of(found.engine).facts_beside
+    beside = {fact: True for distribution, fact in named.items() if distribution in found.packages}
     try:
-        return {**sources.installed(DISTRIBUTION, found.prefix).env, **beside}
+        return {**sources.installed(distribution_of(found.engine), found.prefix).env, **beside}
     except (AttnfitError, OSError):
         return beside
 
 
 def read_prefix(prefix: str | Path, table: EntryPoints | None = None) -> Installed | None:
-    """The engine in one environment, given its prefix (the directory above `bin/`)."""
-    table = table or _table(None)
+    """The engine in one environment, given its prefix (the directory above `bin/`). Without `table`: any engine."""
     for site in _sites(Path(prefix)):
         packages = distributions(site)
-        version = packages.get(table.distribution)
-        if version is not None:
-            return Installed(
-                engine=table.engine, version=version, prefix=str(prefix), site_packages=str(site), packages=packages
-            )
+        for one in (table,) if table is not None else entry_points():
+            version = packages.get(one.distribution)
+            if version is not None:
+                return Installed(
+                    engine=one.engine, version=version, prefix=str(prefix), site_packages=str(site), packages=packages
+                )
     return None
 
 
@@ -99,9 +100,9 @@ def distributions(site: Path) -> dict[str, str]:
     return found
 
 
-def _table(command: Command | None) -> EntryPoints:
-    tables = entry_points()
-    return next((t for t in tables if command is not None and t.engine == command.engine), tables[0])
+def _tables(command: Command | None) -> Sequence[EntryPoints]:
+    """Of the engine the command starts; without a command of all of them."""
+    return [t for t in entry_points() if command is None or t.engine == command.engine]
 
 
 def _sites(prefix: Path) -> Iterator[Path]:

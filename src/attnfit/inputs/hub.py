@@ -152,7 +152,7 @@ def open_repository(ref: HubRef, settings: HubSettings) -> Repository:
     """
     if settings.modelscope:
         raise UnknownAnswer(
-            f"{ref} is taken from ModelScope (VLLM_USE_MODELSCOPE), which is not read; give a directory with its "
+            f"{ref} is taken from ModelScope ({settings.modelscope}), which is not read; give a directory with its "
             "config.json, or unset the variable if the same model is on the hub"
         )
     with _translated(ref, settings):

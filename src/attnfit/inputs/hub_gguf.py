@@ -78,7 +78,7 @@ def _on_the_hub(ref: HubRef, settings: HubSettings) -> OpenGguf:
 
 
 def by_quant(ref: HubRef, files: dict[str, int | None] | None) -> str:
-    """The file an engine takes for `org/repo:Q4_K_M` (vllm/transformers_utils/gguf_utils.py up to 0.32)."""
+    """The file an engine takes for `org/repo:Q4_K_M`: the fewest dashes, then the first name."""
     if files is None:
         raise UnknownAnswer(f"which file {ref} names: the list of its files is not in the cache; name the file itself")
     every = [f for f in files if f.lower().endswith(".gguf")]

@@ -52,7 +52,7 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache: str | None = None
     download_dir: str | None = None  # where the engine keeps weights
     offline: bool = False
-    modelscope: bool = False  # the id names a model of ModelScope, not of the hub
+    modelscope: str = ""  # the variable that makes the id one of ModelScope, not of the hub
 
     def __repr__(self) -> str:  # msgspec's own would show the token
         return f"HubSettings(revision={self.revision!r}, endpoint={self.endpoint!r}, offline={self.offline})"
@@ -120,27 +120,32 @@ def _address(text: str, endpoint: str | None) -> HubRef | None:
     return HubRef(repo=repo) if _ID.fullmatch(repo) else None
 
 
-def hub_settings(command: Command | None, argv: Sequence[str] = ()) -> HubSettings:
+def hub_settings(command: Command | None, argv: Sequence[str] = (), engine: str | None = None) -> HubSettings:
     """How the launch `command` reaches the hub: its flags, the variables it sets, else this process's environment.
 
-    argv: bare server flags, where there is no command.
+    argv: bare flags of the server of `engine`, where there is no command.
     """
-    if command is None and not argv:
-        return settings_of({})
-    from attnfit.engines.entry import flag_values
+    from attnfit.engines.entry import entry_of
 
+    entry = entry_of(command.engine if command is not None else engine)
     if command is None:
-        return settings_of(flag_values("vllm", argv, "auto"))
-    values = flag_values(command.engine, command.argv, command.form)
-    return settings_of(values, command.env, here=command.files_here)
+        values = entry.flag_values(argv, "auto") if argv else {}
+        return settings_of(values, modelscope=entry.modelscope)
+    values = entry.flag_values(command.argv, command.form)
+    return settings_of(values, command.env, here=command.files_here, modelscope=entry.modelscope)
 
 
 def settings_of(
-    values: Mapping[str, object], variables: Mapping[str, str] | None = None, *, here: bool = True
+    values: Mapping[str, object],
+    variables: Mapping[str, str] | None = None,
+    *,
+    here: bool = True,
+    modelscope: str = "",
 ) -> HubSettings:
     """The settings of a launch whose flags have `values` (dest -> text) and which sets `variables` for its server.
 
     here: False where the server runs in a container or elsewhere: its paths and its offline switch are not ours.
+    modelscope: the variable by which the engine takes models from ModelScope.
     What the launch does not say comes from this process's own environment.
     """
     own, given = os.environ, dict(variables or {})
@@ -166,7 +171,7 @@ def settings_of(
         cache=_place(cache) if cache else os.path.join(_place(home), "hub") if home else None,
         download_dir=folder,
         offline=(offline or "").upper() in _TRUE,
-        modelscope=(variable("VLLM_USE_MODELSCOPE") or "").strip().upper() in _TRUE,
+        modelscope=modelscope if modelscope and (variable(modelscope) or "").strip().upper() in _TRUE else "",
     )
 
 

@@ -39,7 +39,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
         None  # generation_config.json; of a hub model it is not fetched: nothing asks for it
     )
     params: bool = False  # params.json (Mistral format) lies beside it
-    consolidated: bool = False  # consolidated*.safetensors too: recent vLLM then reads params.json, not config.json
+    consolidated: bool = False  # consolidated*.safetensors too: some releases then read params.json, not config.json
     names: frozenset[str] | None = None  # of all files beside it; None: only the config file is known
     weights: tuple[str, ...] = ()  # kinds of weight files: "safetensors", "bin", "gguf"; empty: none here
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Writing a command back with other environment variables, in the form the user has.
 
-`env X=1 vllm serve m`, `docker run -e X=1 image`, `X=1 vllm serve m`: the variable is changed where it stands. What
-comes out is read again, and is only offered if it says what was meant.
+`env X=1 PROGRAM serve m`, `docker run -e X=1 image`, `X=1 PROGRAM serve m`: the variable is changed where it stands.
+What comes out is read again, and is only offered if it says what was meant.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cache
 
+from attnfit.engines.entry import entry_points
 from attnfit.errors import UsageError
 from attnfit.inputs import shell
 
@@ -19,7 +21,13 @@ _IN_URL = re.compile(r"(://)(?:[^/\s:@\"']*:)?[^/\s@\"']+(@)")
 _FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password", "--admin-api-key")
 _WHOLE = frozenset(("--ssl-keyfile",))  # options of their own that begin like one of those
 _MANY = "--api-key"  # takes several values
-_STARTS = re.compile(r"(?:^|/)(?:vllm|python[\d.]*)$")  # where one more value cannot be
+
+
+@cache
+def _starts() -> re.Pattern[str]:
+    """Words that start a server: where one more value cannot be."""
+    names = "|".join(re.escape(name) for table in entry_points() for name in table.programs)
+    return re.compile(rf"(?:^|/)(?:{names}|python[\d.]*)$")
 
 
 def is_secret(name: str) -> bool:
@@ -56,7 +64,7 @@ def hide(words: Sequence[str]) -> list[str]:
     out: list[str] = []
     secret, many = "", False  # what stands for the values that follow, and whether more than one does
     for word in words:
-        if secret and not word.startswith("-") and not (many and out[-1] == secret and _STARTS.search(word)):
+        if secret and not word.startswith("-") and not (many and out[-1] == secret and _starts().search(word)):
             out.append(word if word.startswith("$") else secret)
             secret = secret if many else ""
             continue

@@ -11,7 +11,7 @@ from attnfit.inputs.wrappers import CONTAINERS, PYTHON_VALUES, SHELLS
 
 PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)*)?$")
 
-_PINNED = re.compile(r"(?:\[[^\]]*\])?@[\w.]+$")  # `uvx vllm@0.16.0`
+_PINNED = re.compile(r"(?:\[[^\]]*\])?@[\w.]+$")  # `uvx NAME@VERSION`
 
 
 def base_name(word: str) -> str:

@@ -147,7 +147,7 @@ def _shell_string(
             if _starts_server(tables, more):
                 raise UsageError("the string starts more than one server; give the command of one at a time")
         return
-    raise last_error or UsageError("the shell string holds no command; give `vllm serve MODEL` inside it")
+    raise last_error or UsageError(f"the shell string holds no command; give `{tables[0].start} MODEL` inside it")
 
 
 def _starts_server(tables: Sequence[EntryPoints], segment: list[shell.Word]) -> bool:

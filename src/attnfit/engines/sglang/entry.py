@@ -50,4 +50,7 @@ ENTRY = EntryPoints(
     model_options=("--model-path", "--model"),
     find_model=find_model,
     flag_values=flag_values,
+    start="python -m sglang.launch_server --model-path",
+    example_releases=("0.5.9", "0.5.23"),
+    modelscope="SGLANG_USE_MODELSCOPE",
 )

@@ -43,4 +43,9 @@ ENTRY = EntryPoints(
     model_options=("--model",),
     find_model=find_model,
     flag_values=flag_values,
+    start="vllm serve",
+    example_releases=("0.16.0", "0.33.0"),
+    modelscope="VLLM_USE_MODELSCOPE",
+    facts_beside={"vllm-gguf-plugin": "gguf_plugin"},
 )
+# Which file `org/repo:Q4_K_M` means, inputs/hub_gguf.py decides as transformers_utils/gguf_utils.py does up to 0.32.

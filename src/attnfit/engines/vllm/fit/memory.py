@@ -51,4 +51,5 @@ def served(
     if usable <= 0 or needed > usable:
         return Served(length, needed, None, fitting)
     blocks = override if override is not None else free // pool.bytes_per_block
+    # v1/core/kv_cache_utils.py:1120 counts requests and tokens so
     return Served(length, needed, capacity(blocks, pool.blocks(length, limits), length), fitting)
