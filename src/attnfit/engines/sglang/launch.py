@@ -117,6 +117,8 @@ def chosen(answer: Answer) -> list[tuple[str, str]]:
     if any(value in hazards.SPARSE for _, value in found):
         for role, *names in DSA_FIELDS:
             found += [(f"sparse {role} kernel", str(resolved[name])) for name in names if resolved.get(name)]
+    if draft := resolved.get("speculative_draft_attention_backend"):
+        found.append(("draft model", str(draft)))
     linear = answer.get("linear_attn") or {}
     found += [(f"linear {role} kernel", str(linear[role])) for role in ("prefill", "decode") if linear.get(role)]
     return found

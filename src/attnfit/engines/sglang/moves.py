@@ -12,6 +12,7 @@ from attnfit.core import Launch, Status
 from attnfit.engines import Given, Move
 from attnfit.engines.sglang import words
 from attnfit.engines.sglang.hazards import ATTENTION_FLAGS, FOREIGN
+from attnfit.engines.sglang.moves_spelling import spelling
 from attnfit.engines.sglang.releases import entry
 from attnfit.inputs.secrets import is_secret
 
@@ -51,7 +52,9 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
 
 def _moves(given: Given, launch: Launch) -> Iterator[Move]:
     argv = given.argv
-    if launch.stage != "arg-parse":
+    if launch.stage == "arg-parse":
+        yield from spelling(argv, given.book, launch.error or "")
+    else:
         yield from _named(argv, launch)
         yield from _backends(given, launch)
     yield from _kernels(given)

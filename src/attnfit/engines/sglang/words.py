@@ -21,7 +21,7 @@ KNOWN = {
     "--download-dir": ("--dow", "--down", "--downl", "--downlo", "--downloa", "--download", "--download-",
                        "--download-d", "--download-di"),
     "--tensor-parallel-size": ("--tp", "--tp-size"),
-    "--pipeline-parallel-size": ("--pp", "--pp-size"),
+    "--pipeline-parallel-size": ("--pp-size",),
     "--data-parallel-size": ("--dp", "--dp-size"),
     "--expert-parallel-size": ("--ep", "--ep-size"),
     "--speculative-draft-model-path": ("--speculative-draft-model",),

@@ -1,0 +1,90 @@
+"""The next step after a refusal: what the engine's own words name, spelt as it was meant, and never another launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from attnfit.core import Choice, Hazard, Launch, Status, Verdict
+from attnfit.engines import Given, Move
+from attnfit.engines.sglang.moves import moves
+from attnfit.engines.sglang.moves_spelling import options, spelling
+
+PLAIN = ("--model-path", "m", "--tp", "8")
+
+
+def tried(argv: Sequence[str], launch: Launch, version: str = "0.5.23") -> list[Move]:
+    return list(moves(Given(tuple(argv), "module", version, {}, 8, 8), launch))
+
+
+def refused(error: str, stage: str = "arg-resolve", **more: object) -> Launch:
+    return Launch(ok=False, stage=stage, error=error, **more)  # type: ignore[arg-type]
+
+
+def test_a_flag_that_the_message_names_with_its_value_comes_first() -> None:
+    said = "ValueError: --linear-attn-decode-backend flashinfer on SM100+ requires --mamba-ssm-dtype bfloat16, got None"
+    found = tried([*PLAIN, "--linear-attn-decode-backend", "flashinfer"], refused(said))
+    assert found[0].argv == (*PLAIN, "--linear-attn-decode-backend", "flashinfer", "--mamba-ssm-dtype", "bfloat16")
+    assert any(move.text == "drop --linear-attn-decode-backend flashinfer" for move in found)
+
+
+def test_the_release_s_own_choice_comes_before_other_backends_and_slow_ones_only_where_nothing_else_helps() -> None:
+    found = tried([*PLAIN, "--attention-backend", "trtllm_mha"], refused("ValueError: no"))
+    assert found[0].text == "drop --attention-backend trtllm_mha"
+    names = [move.argv[-1] for move in found if move.kind == "backend"]
+    assert names[0] == "triton"
+    assert not {"trtllm_mha", "ascend", "aiter", "wave"} & set(names)
+    assert {move.argv[-1] for move in found if move.kind == "backend" and move.otherwise} >= {"torch_native"}
+
+
+def test_candidates_that_were_asked_and_refuse_are_not_tried_again() -> None:
+    verdicts = (
+        Verdict("triton", Status.REFUSES),
+        Verdict("flashinfer", Status.ACCEPTS),
+        Verdict("fa3", Status.UNKNOWN),
+    )
+    choice = Choice(what="attention backend", flag="--attention-backend", verdicts=verdicts)
+    found = tried([*PLAIN, "--attention-backend", "triton"], refused("AssertionError: no", choices=(choice,)))
+    assert [move.argv[-1] for move in found if move.kind == "backend"] == ["flashinfer"]
+
+
+def test_a_flag_that_does_nothing_here_goes_with_every_change() -> None:
+    hazard = Hazard("inert-flag", "it does nothing", flag="--enable-flashinfer-allreduce-fusion")
+    argv = [*PLAIN, "--attention-backend", "fa3", "--enable-flashinfer-allreduce-fusion"]
+    for move in tried(argv, refused("AssertionError: no", hazards=(hazard,))):
+        assert "--enable-flashinfer-allreduce-fusion" not in move.argv
+        assert "--enable-flashinfer-allreduce-fusion" in move.text
+
+
+def test_what_says_which_model_gpus_and_address_is_never_dropped() -> None:
+    argv = [*PLAIN, "--host", "0.0.0.0", "--port", "1", "--api-key", "k", "--kv-cache-dtype", "fp8_e5m2"]
+    for move in tried(argv, refused("ValueError: no")):
+        assert {"--model-path", "--tp", "--host", "--port", "--api-key"} <= set(move.argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said", "meant"),
+    [
+        (["--pp", "2"], "error: ambiguous option: --pp could match --pp-max-micro-batch-size, --pp-size",
+         ["--pp-size", "2"]),
+        (["--page_size", "64"], "error: unrecognized arguments: --page_size 64", ["--page-size", "64"]),
+        (["--attention-backnd=fa3"], "error: unrecognized arguments: --attention-backnd=fa3",
+         ["--attention-backend=fa3"]),
+        (["--gpu-memory-use", "0.9"], "error: unrecognized arguments: --gpu-memory-use 0.9", []),
+        (["--attention-backend", "tritn"], "error: argument --attention-backend: invalid choice: 'tritn' "
+         "(choose from 'triton', 'fa3')", ["--attention-backend", "triton"]),
+        (["--attention-backend", "FA3"], "error: argument --attention-backend: invalid choice: 'FA3' "
+         "(choose from triton, fa3)", ["--attention-backend", "fa3"]),
+    ],
+)  # fmt: skip
+def test_a_word_the_parser_does_not_take_is_put_as_it_was_meant(argv: list[str], said: str, meant: list[str]) -> None:
+    first = next(spelling([*PLAIN, *argv], "0.5.9", f"launch_server.py: {said}"))
+    assert first.argv == (*PLAIN, *meant)
+
+
+def test_an_option_is_known_for_the_releases_that_have_it() -> None:
+    assert "--linear-attn-backend" in options("0.5.10.post1")
+    assert "--linear-attn-backend" not in options("0.5.9")
+    assert "--nsa-prefill-backend" in options("0.5.9")
+    assert {"--model-path", "--model", "--attention-backend"} <= set(options("0.5.23"))
