@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import sglang_tiny as tiny
-from attnfit import batch, check, cli
+from attnfit import batch, check, cli, describe
 from attnfit.core import Hazard, Status
 from attnfit.engines.sglang import answers, hazards, needs, releases
 from attnfit.engines.sglang.answers import Answer, Case
@@ -285,3 +285,19 @@ def test_what_is_installed_where_the_command_runs_is_asked_and_its_packages_are_
     assert asked[0] == ("0.5.10.post1", f"{tmp_path}/venv")
     assert (report.release, report.verdict) == ("0.5.10.post1", "unknown")
     assert "flash-attn-4" in report.launch.unknown[0]
+
+
+def test_what_is_understood_of_a_model_is_what_the_release_s_own_config_says_of_it(
+    asker: tiny.Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = describe("dense", engine="sglang==0.5.9", headers=False)
+    assert silent.exit_code == 3
+    assert "no model config came of it" in silent.traits.unknown[0]
+
+    def said(self: tiny.Tiny, case: Case) -> Answer:
+        return Answer(ok=True, traits={"architectures": ["LlamaForCausalLM"], "attention_arch": "MHA", "head_dim": 128})
+
+    monkeypatch.setattr(tiny.Tiny, "ask", said)
+    found = describe("dense", engine="sglang==0.5.10.post1", headers=False)
+    named = {trait.name: trait.value for trait in found.traits.traits}
+    assert (found.exit_code, named) == (0, {"architecture": "LlamaForCausalLM", "attention": "MHA", "head_size": 128})

@@ -76,6 +76,7 @@ class Answer(TypedDict, total=False):
     full_attn_backend_class: str | None
     linear_attn_backend_class: str | None
     needs: list[str]  # packages that what was chosen imports (needs.py)
+    notes: list[str]  # what should be known of how it was answered
     traits: dict[str, Any]  # what its ModelConfig says of the model, as far as it came
 
 

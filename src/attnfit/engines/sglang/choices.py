@@ -25,7 +25,7 @@ _LINEAR = (
 
 def choices(asked: Asked) -> tuple[tuple[Choice, ...], tuple[Hazard, ...]]:
     """What the launch chooses, candidate by candidate, and the hazards that only asking them all shows."""
-    if asked.answer.get("stage") in ("arg-parse", "model-config") or asked.answer.get("unknown"):
+    if asked.answer.get("stage") in ("arg-parse", "model-config") or asked.answer.get("ok") is None:
         return (), ()
     attention = _attention(asked)
     found = [attention] if attention is not None else []

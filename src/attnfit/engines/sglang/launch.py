@@ -95,7 +95,7 @@ def launch_of(asked: Asked) -> Launch:
         ok=ok,
         stage=stage or ("done" if ok else "unknown"),
         error=None if message is None else f"{kind}: {message}" if kind and stage != "arg-parse" else message,
-        unknown=tuple(answer.get("unknown") or ()),
+        unknown=() if ok is not None else tuple(answer.get("unknown") or ("what decides is missing",)),
         dtype=_text(resolved.get("dtype")),
         kv_cache_dtype=_text((answer.get("given") or {}).get("kv_cache_dtype", resolved.get("kv_cache_dtype"))),
         kv_cache_dtype_after_init=_text(resolved.get("kv_cache_dtype")),
@@ -105,7 +105,7 @@ def launch_of(asked: Asked) -> Launch:
         chosen=tuple(chosen(answer)),
         changes=tuple(changes(answer)),
         hazards=(*hazards.shown(answer), *unstated(asked), *hazards.recorded(asked.version, asked.case, answer)),
-        notes=(LATE,) if stage == "backend-init" else (),
+        notes=(*((LATE,) if ok is False and stage == "backend-init" else ()), *answer.get("notes", ())),
         reply=reply(answer),
     )
 
