@@ -310,6 +310,13 @@ def test_learn_asks_the_engine_whose_release_is_given(attnfit: Run, tmp_path: Pa
     assert "vllm" in err
 
 
+def test_learn_says_so_where_no_engine_is_installed(attnfit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    code, _, err = attnfit("learn", "installed")
+    assert code == 3
+    assert "no engine is installed" in err
+
+
 @pytest.mark.parametrize("source", ["nowhere", "nothing==1.0", "x/y"])
 def test_learn_names_the_engines_there_are(attnfit: Run, source: str) -> None:
     code, _, err = attnfit("learn", source)

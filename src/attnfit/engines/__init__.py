@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
 from attnfit.engines.traits import Traits
-from attnfit.errors import UsageError, did_you_mean
+from attnfit.errors import UnknownAnswer, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from attnfit.witness.distribution import Distribution
@@ -157,9 +157,9 @@ def distribution_of(name: str) -> Distribution:
 def engine_of_source(spec: str) -> Engine:
     """The engine whose release `spec` names: NAME==VERSION, a wheel, an sdist, a source tree, "installed".
 
-    Raises UsageError where it is of none of them.
+    Raises UsageError where it is of none of them, UnknownAnswer where none is installed.
     """
-    from attnfit.witness.sources import which
+    from attnfit.witness.sources import INSTALLED, which
 
     name, pinned, _ = spec.partition("==")
     if pinned and not Path(spec).exists():
@@ -168,6 +168,8 @@ def engine_of_source(spec: str) -> Engine:
     found = which(distributions, spec)
     if found is None:
         known = ", ".join(f"{each}==VERSION" for each in ENGINES)
+        if spec in INSTALLED:
+            raise UnknownAnswer(f"no engine is installed beside attnfit; give {known}, or a wheel, sdist or tree")
         raise UsageError(f"{spec!r} is of no engine attnfit knows; give {known}, or a wheel, sdist or tree of one")
     return engine(distributions[found])
 
