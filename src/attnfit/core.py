@@ -161,6 +161,7 @@ class Change(msgspec.Struct, frozen=True):
     given: Any  # by the user, else the engine's default
     resolved: Any
     said: str = ""  # what the engine says of it
+    minor: bool = False  # a default filled in, of which nobody need know
 
 
 class Hazard(msgspec.Struct, frozen=True):

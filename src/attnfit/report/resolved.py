@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from attnfit.core import Choice, Launch, Status, Verdict
+from attnfit.core import Change, Choice, Launch, Status, Verdict
 from attnfit.report.plain import wrap
 
+_LONG = 60  # characters of a value, longer ones with --all
 _COLOUR = {"picks": "green", "accepts": "green", "refuses": "red"}
 
 
@@ -31,11 +32,17 @@ def lines(launch: Launch, every: bool) -> Iterator[str]:
         yield from wrap("; ".join(f"{role} {name}" for role, name in [*pair, *rest]), "it resolves to: ", "  ")
     for choice in launch.choices:
         yield from _choice(choice, every)
-    if launch.changes:
+    yield from _changes([change for change in launch.changes if every or not change.minor], every)
+
+
+def _changes(changes: Sequence[Change], every: bool) -> Iterator[str]:
+    if changes:
         yield ""
         yield "the engine changes by itself:"
-        for change in launch.changes:
-            yield from wrap(f"{change.field} {_value(change.given)} -> {_value(change.resolved)}", "  ", "    ")
+        for change in changes:
+            now = _value(change.resolved)
+            now = now if every or len(now) <= _LONG else now[:_LONG] + " ..."
+            yield from wrap(f"{change.field} {_value(change.given)} -> {now}", "  ", "    ")
             if change.said:
                 yield from (click.style(part, dim=True) for part in wrap(change.said, "    "))
 

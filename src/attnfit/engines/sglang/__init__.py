@@ -91,10 +91,12 @@ class Release:
 
     def consider(self, launch: Launch) -> None:
         from attnfit.engines.sglang.choices import choices
+        from attnfit.inputs.waiting import told
 
         for mine, asked in self._recent:
             if mine is launch:
-                found, known = choices(asked)
+                with told(f"asking sglang {self.version} for every other backend"):
+                    found, known = choices(asked)
                 launch.choices, launch.hazards = found, (*known, *launch.hazards)
 
     def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:

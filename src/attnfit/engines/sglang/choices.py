@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attnfit.core import Choice, Hazard, Reason, Status, Verdict
 from attnfit.engines.sglang import hazards, needs, words
 from attnfit.engines.sglang.answers import Answer
-from attnfit.engines.sglang.launch import Asked, chosen
+from attnfit.engines.sglang.launch import Asked, chosen, words_of
 from attnfit.engines.sglang.releases import entry
 from attnfit.engines.sglang.stages import short
 
@@ -96,10 +96,8 @@ def verdict_of(name: str, answer: Answer, needed: str = "") -> Verdict:
     if ok:
         reasons = (Reason(code="needs", text=needed),) if needed else ()
         return Verdict(name, Status.ACCEPTS, reasons, candidate=own)
-    kind, message = answer.get("error_type"), str(answer.get("message"))
-    text = f"{kind}: {message}" if kind else message
     stage = answer.get("stage")
-    reason = Reason(code=str(stage), text=text, observed=short(stage), where=hazards.place(answer))
+    reason = Reason(code=str(stage), text=words_of(answer), observed=short(stage), where=hazards.place(answer))
     return Verdict(name, Status.REFUSES, (reason,), candidate=own)
 
 

@@ -87,14 +87,12 @@ def launch_of(asked: Asked) -> Launch:
     """The answer in attnfit's nouns. Candidates are not asked here (choices.py)."""
     answer = asked.answer
     stage = answer.get("stage")
-    message = answer.get("message")
-    kind = answer.get("error_type")
     resolved = answer.get("resolved") or {}
     ok = answer.get("ok")
     return Launch(
         ok=ok,
         stage=stage or ("done" if ok else "unknown"),
-        error=None if message is None else f"{kind}: {message}" if kind and stage != "arg-parse" else message,
+        error=words_of(answer) if ok is False else None,
         unknown=() if ok is not None else tuple(answer.get("unknown") or ("what decides is missing",)),
         dtype=_text(resolved.get("dtype")),
         kv_cache_dtype=_text((answer.get("given") or {}).get("kv_cache_dtype", resolved.get("kv_cache_dtype"))),
@@ -108,6 +106,14 @@ def launch_of(asked: Asked) -> Launch:
         notes=(*((LATE,) if ok is False and stage == "backend-init" else ()), *answer.get("notes", ())),
         reply=reply(answer),
     )
+
+
+def words_of(answer: Answer) -> str:
+    """The engine's own words, exception name first; a parser has only words."""
+    kind, message = answer.get("error_type"), answer.get("message") or ""
+    if not kind or (answer.get("stage") == "arg-parse" and message):
+        return message
+    return f"{kind}: {message}" if message else f"{kind}, without a message"
 
 
 def chosen(answer: Answer) -> list[tuple[str, str]]:
