@@ -88,3 +88,17 @@ def test_an_option_is_known_for_the_releases_that_have_it() -> None:
     assert "--linear-attn-backend" not in options("0.5.9")
     assert "--nsa-prefill-backend" in options("0.5.9")
     assert {"--model-path", "--model", "--attention-backend"} <= set(options("0.5.23"))
+
+
+def test_a_model_in_front_that_the_release_does_not_take_gets_its_option() -> None:
+    found = moves(Given(("m", "--tp", "2"), "serve", "0.5.9", {}, 8, 8), refused("Exception: Error", "arg-parse"))
+    assert next(found).argv == ("--model-path", "m", "--tp", "2")
+
+
+def test_a_flag_less_is_tried_before_a_second_backend_by_name() -> None:
+    verdicts = tuple(Verdict(name, Status.ACCEPTS) for name in ("triton", "flashinfer"))
+    choice = Choice(what="attention backend", flag="--attention-backend", verdicts=verdicts)
+    argv = [*PLAIN, "--kv-cache-dtype", "fp8_e5m2"]
+    found = [move.text for move in tried(argv, refused("ValueError: no", choices=(choice,)))]
+    wanted = ["--attention-backend triton", "drop --kv-cache-dtype fp8_e5m2", "--attention-backend flashinfer"]
+    assert sorted(found.index(text) for text in wanted) == [found.index(text) for text in wanted]

@@ -32,7 +32,7 @@ def choices(asked: Asked) -> tuple[tuple[Choice, ...], tuple[Hazard, ...]]:
     found += _others(asked)
     known: list[Hazard] = []
     if attention is not None:
-        known += hazards.of_candidates(asked.answer, attention, _default(asked))
+        known += hazards.of_candidates(asked.answer, attention, _plainest(asked))
     return tuple(found), tuple(known)
 
 
@@ -101,7 +101,7 @@ def verdict_of(name: str, answer: Answer, needed: str = "") -> Verdict:
     return Verdict(name, Status.REFUSES, (reason,), candidate=own)
 
 
-def _default(asked: Asked) -> Answer | None:
-    """The launch without any attention flag; None where there is none to drop."""
-    argv = words.without(asked.case["argv"], *hazards.ATTENTION_FLAGS)
-    return asked.other(argv) if list(argv) != asked.case["argv"] else None
+def _plainest(asked: Asked) -> Answer:
+    """The same model on the same GPUs, and nothing else asked for."""
+    argv = asked.case["argv"]
+    return asked.other(words.without(argv, *{span.flag for span in words.spans(argv)} - words.WHICH))

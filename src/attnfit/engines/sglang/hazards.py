@@ -56,19 +56,16 @@ def shown(answer: Answer) -> Iterator[Hazard]:
         yield Hazard("no-gate", text, place(answer))
 
 
-def of_candidates(answer: Answer, choice: Choice, default: Answer | None) -> Iterator[Hazard]:
+def of_candidates(answer: Answer, choice: Choice, plainest: Answer) -> Iterator[Hazard]:
     """What asking every backend shows: a default that is refused, advice that does not help on this GPU."""
     if answer.get("ok") is not False:
         return
     verdicts = {verdict.backend: verdict for verdict in choice.verdicts}
-    accepting = [name for name, verdict in verdicts.items() if verdict.status is Status.ACCEPTS]
-    same = default is not None and default.get("ok") is False and default.get("message") == answer.get("message")
-    if same or (default is None and accepting):
-        picked = (default or answer).get("prefill")
+    if plainest.get("ok") is False and plainest.get("message") == answer.get("message"):
+        picked = plainest.get("prefill")
         named = f", {picked}," if picked else ""
-        lead = "without the flag it fails in the same way" if same else "no backend was asked for"
-        text = f"{lead}: the release's own default here{named} is refused"
-        yield Hazard("default-refused", text, place(default or answer))
+        text = f"with no flag at all it fails in the same way: the release's own default here{named} is refused"
+        yield Hazard("default-refused", text, place(plainest))
     advised = [name for name in advice(str(answer.get("message")), list(verdicts)) if name not in FOREIGN]
     wrong = [verdicts[name] for name in advised if verdicts[name].status is Status.REFUSES]
     right = [name for name in advised if verdicts[name].status is Status.ACCEPTS]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from attnfit.core import Launch, Status
 from attnfit.engines import Given, Move
@@ -16,13 +17,6 @@ from attnfit.engines.sglang.moves_spelling import spelling
 from attnfit.engines.sglang.releases import entry
 from attnfit.inputs.secrets import is_secret
 
-# Flags that say which GPUs, which model and which address, not how: dropping one is no fix but another launch.
-_NEVER_DROPPED = frozenset({
-    "--model-path", "--model", "--revision", "--tokenizer-path", "--config", "--tensor-parallel-size",
-    "--pipeline-parallel-size", "--data-parallel-size", "--expert-parallel-size", "--nnodes", "--node-rank",
-    "--dist-init-addr", "--host", "--port", "--api-key", "--admin-api-key", "--served-model-name", "--load-format",
-    "--context-length", "--trust-remote-code", "--quantization", "--mem-fraction-static",
-})  # fmt: skip
 # Backends that are there to be correct, not fast, and backends for a few models: only where nothing else helps.
 _LAST = frozenset({"torch_native", "flex_attention", "dual_chunk_flash_attn", "hpc_ops", "dsa", "nsa", "qsa", "dsv4",
                    "compressed", "llada2_cfg_flashinfer", "minicpm_flashattn", "minicpm_flashinfer"})  # fmt: skip
@@ -52,11 +46,16 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
 
 def _moves(given: Given, launch: Launch) -> Iterator[Move]:
     argv = given.argv
+    backends: Iterator[Move] = iter(())
     if launch.stage == "arg-parse":
+        if given.form == "serve" and argv and not words.is_flag(argv[0]):
+            yield Move(f"--model-path {argv[0]} instead of {argv[0]} alone", ("--model-path", *argv))
         yield from spelling(argv, given.book, launch.error or "")
     else:
         yield from _named(argv, launch)
-        yield from _backends(given, launch)
+        backends = _backends(given, launch)
+        asked = any(words.last(argv, flag) is not None for flag in ATTENTION_FLAGS)
+        yield from islice(backends, 1 + asked)  # the release's choice, and the best by name; the others come later
     yield from _kernels(given)
     droppable = list(dict.fromkeys(span.flag for span in words.spans(argv) if _may_go(span.flag)))
     for flag in droppable:
@@ -68,6 +67,7 @@ def _moves(given: Given, launch: Launch) -> Iterator[Move]:
             for value in values:
                 if value != now and not (now is None and value == "auto"):
                     yield Move(f"{flag} {value}", words.put(argv, flag, value), gives_up, kind=flag)
+    yield from backends
     for i, first in enumerate(droppable):
         for second in droppable[i + 1 :]:
             both = " and ".join(words.shown(argv, flag) for flag in (first, second))
@@ -75,14 +75,14 @@ def _moves(given: Given, launch: Launch) -> Iterator[Move]:
 
 
 def _may_go(flag: str) -> bool:
-    return flag not in _NEVER_DROPPED and not is_secret(flag)
+    return flag not in words.WHICH and not is_secret(flag)
 
 
 def _named(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
     """What the engine's own words name, as in `requires --mamba-ssm-dtype bfloat16`."""
     for name, value in dict.fromkeys(_NAMED.findall(launch.error or "")):
         flag = words.full(name)
-        if flag in _NEVER_DROPPED or flag in ATTENTION_FLAGS or not value or value in _ENGLISH:
+        if flag in words.WHICH or flag in ATTENTION_FLAGS or not value or value in _ENGLISH:
             continue
         if words.value_of(argv, flag) != value:
             yield Move(f"{flag} {value.rstrip('.')}", words.put(argv, flag, value.rstrip(".")))

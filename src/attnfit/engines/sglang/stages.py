@@ -11,12 +11,12 @@ class Stage(NamedTuple):
 
 
 STAGES = {
-    "arg-parse": Stage("while it reads the arguments", "argument"),
-    "arg-resolve": Stage("while it resolves the arguments, before anything loads", "resolution"),
-    "arg-check": Stage("while it checks the arguments, before anything loads", "resolution"),
-    "model-config": Stage("while it reads the model's config, before anything loads", "resolution"),
-    "publish": Stage("while it publishes the arguments, before anything loads", "resolution"),
-    "model-runner-init": Stage("in its worker processes, before the weights load", "workers, before the weights"),
+    "arg-parse": Stage("at its arguments", "argument"),
+    "arg-resolve": Stage("at resolution, before anything loads", "resolution"),
+    "arg-check": Stage("at resolution, before anything loads", "resolution"),
+    "model-config": Stage("at the model's config, before anything loads", "resolution"),
+    "publish": Stage("at resolution, before anything loads", "resolution"),
+    "model-runner-init": Stage("in its workers, before the weights load", "workers, before the weights"),
     "backend-init": Stage("after the weights have loaded", "after the weights have loaded"),
 }
 

@@ -28,6 +28,14 @@ KNOWN = {
 }  # fmt: skip
 _MEANT = {short: flag for flag, shorts in KNOWN.items() for short in shorts}
 
+# Options that say which model, GPUs and address, not how: without one it is another launch.
+WHICH = frozenset({
+    "--model-path", "--revision", "--tokenizer-path", "--config", "--tensor-parallel-size", "--pipeline-parallel-size",
+    "--data-parallel-size", "--expert-parallel-size", "--nnodes", "--node-rank", "--dist-init-addr", "--host", "--port",
+    "--api-key", "--admin-api-key", "--served-model-name", "--load-format", "--context-length", "--trust-remote-code",
+    "--quantization", "--mem-fraction-static", "--download-dir",
+})  # fmt: skip
+
 
 class Span(NamedTuple):
     """One flag and its values: argv[start:stop]."""
