@@ -202,6 +202,7 @@ def test_of_every_need_the_package_is_a_fact_of_the_release_and_the_line_is_know
          ["fa3", "aiter", "triton", "trtllm_mha", "intel_xpu"]),
         ("Only {'triton', 'trtllm_mha'} backends are supported on Blackwell GPUs for hybrid GDN models. "
          "Got prefill=fa4, decode=fa4.", ["triton", "trtllm_mha"]),
+        ("--linear-attn-decode-backend flashinfer on SM100+ requires --mamba-ssm-dtype bfloat16, got None", []),
         ("NemotronHForCausalLM does not support triton attention backend,as the first layer might not be", []),
     ],
 )  # fmt: skip

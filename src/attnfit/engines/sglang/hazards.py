@@ -89,7 +89,10 @@ def advice(message: str, names: Sequence[str]) -> list[str]:
 
 
 # what stands right before the name of a backend that was given, not recommended
-_COMPLAINT = re.compile(r"(?:\bgot\b[^.]*|=|prefill: |decode: |specified '|does not support |not supported in the )$")
+_COMPLAINT = re.compile(
+    r"(?:\bgot\b[^.]*|=|prefill: |decode: |specified '|does not support |not supported in the "
+    r"|--(?!attention-backend)[a-z-]+[ =])$"  # the value of another option
+)
 _LIMIT = re.compile(r"\s+(?:attention )?backend (?:can only|is only|does not|requires)")  # and what stands behind one
 
 
