@@ -102,3 +102,9 @@ def test_a_flag_less_is_tried_before_a_second_backend_by_name() -> None:
     found = [move.text for move in tried(argv, refused("ValueError: no", choices=(choice,)))]
     wanted = ["--attention-backend triton", "drop --kv-cache-dtype fp8_e5m2", "--attention-backend flashinfer"]
     assert sorted(found.index(text) for text in wanted) == [found.index(text) for text in wanted]
+
+
+def test_speculative_decoding_is_dropped_as_a_whole() -> None:
+    argv = [*PLAIN, "--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"]
+    found = next(move for move in tried(argv, refused("ValueError: no")) if move.gives_up == "speculative decoding")
+    assert found.argv == PLAIN

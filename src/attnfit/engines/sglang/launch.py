@@ -94,7 +94,7 @@ def launch_of(asked: Asked) -> Launch:
         stage=stage or ("done" if ok else "unknown"),
         error=words_of(answer) if ok is False else None,
         unknown=() if ok is not None else tuple(answer.get("unknown") or ("what decides is missing",)),
-        dtype=_text(resolved.get("dtype")),
+        dtype=_text(_dtype(answer)),
         kv_cache_dtype=_text((answer.get("given") or {}).get("kv_cache_dtype", resolved.get("kv_cache_dtype"))),
         kv_cache_dtype_after_init=_text(resolved.get("kv_cache_dtype")),
         block_size_after_load=resolved.get("page_size"),
@@ -106,6 +106,12 @@ def launch_of(asked: Asked) -> Launch:
         notes=(*((LATE,) if ok is False and stage == "backend-init" else ()), *answer.get("notes", ())),
         reply=reply(answer),
     )
+
+
+def _dtype(answer: Answer) -> Any:
+    """Of the activations: as resolved, and where that leaves it to the model, what the model config made of it."""
+    resolved = (answer.get("resolved") or {}).get("dtype")
+    return (answer.get("traits") or {}).get("dtype", resolved) if resolved == "auto" else resolved
 
 
 def words_of(answer: Answer) -> str:

@@ -57,6 +57,9 @@ def _moves(given: Given, launch: Launch) -> Iterator[Move]:
         asked = any(words.last(argv, flag) is not None for flag in ATTENTION_FLAGS)
         yield from islice(backends, 1 + asked)  # the release's choice, and the best by name; the others come later
     yield from _kernels(given)
+    draft = {span.flag for span in words.spans(argv) if span.flag.startswith("--speculative-")}
+    if len(draft) > 1:
+        yield Move("drop every --speculative-... flag", words.without(argv, *draft), "speculative decoding")
     droppable = list(dict.fromkeys(span.flag for span in words.spans(argv) if _may_go(span.flag)))
     for flag in droppable:
         if flag not in ATTENTION_FLAGS:
