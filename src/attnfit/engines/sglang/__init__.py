@@ -39,7 +39,8 @@ class Release:
     def said(self) -> tuple[str, ...]:
         """What is to be said of the release, and once it was asked, who answered."""
         note = (self._note,) if self._note else ()
-        return (*note, f"answered by {self.asker.origin}") if self._asked else note
+        origin = self.asker.origin if self._asked else ""
+        return (*note, f"answered by {origin}") if origin else note
 
     @property
     def asker(self) -> Asker:

@@ -83,7 +83,7 @@ class Answer(TypedDict, total=False):
 class Asker(Protocol):
     """Answers launches for one release."""
 
-    origin: str  # for people: where its source files come from
+    origin: str  # for people: "its own code, FILE"; "" where nobody answers
 
     def ask(self, case: Case) -> Answer: ...
 
@@ -110,7 +110,7 @@ def nothing(why: str) -> Answer:
 class Nobody:
     """Stands in where no source could be had: every answer is unknown, with the next action."""
 
-    origin = "nobody: its sources are not here"
+    origin = ""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -199,7 +199,8 @@ def _choose(version: str, source: str | None, say: Say) -> Asker:
         try:
             return Witnessed(sources.find(DISTRIBUTION, f"sglang=={version}", offline=offline(), say=say))
         except UnknownAnswer as error:
-            return Nobody(f"no source files of sglang {version}: {error}; run `attnfit learn sglang=={version}` online")
+            learn = f"`attnfit learn sglang=={version}`"
+            return Nobody(f"the source files of sglang {version} are not here; {learn} fetches them ({error})")
 
     if version in shipped():
         return Compact(version, fetched)
