@@ -152,6 +152,18 @@ def test_what_the_engine_changes_by_itself_is_shown_with_its_own_words() -> None
     assert page.said == "Setting page size to 64 for DeepSeek DSA."
 
 
+def test_an_error_that_no_line_of_the_release_raised_is_never_reported_as_a_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ours(self: tiny.Tiny, case: Case) -> Answer:
+        return Answer(ok=False, stage="backend-init", error_type="KeyError", message="x", where=None)
+
+    monkeypatch.setattr(tiny.Tiny, "ask", ours)
+    report = check(STORY, **SM120)
+    assert report.verdict == "unknown"
+    assert "failed outside of it (KeyError: x)" in report.launch.unknown[0]
+
+
 # ---- packages ---------------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,8 @@ class Asked:
     def _whole(self, case: Case) -> Answer:
         """The release's answer, and a package that is missing where it would pass."""
         answer = self._ask(case)
+        if answer.get("ok") is False and answer.get("stage") != "arg-parse" and answer.get("where") is None:
+            return _not_the_engines(answer)
         if answer.get("ok") is not True:
             return answer
         for kind, value in used(answer):
@@ -56,6 +58,14 @@ class Asked:
             refused["where"] = Where(file=file, line=int(line), func="<module>")
             return refused
         return answer
+
+
+def _not_the_engines(answer: Answer) -> Answer:
+    """An error that no line of the release raised is ours: never a refusal."""
+    unknown = answer.copy()
+    unknown["ok"] = None
+    unknown["unknown"] = [f"running the release's code failed outside of it ({words_of(answer)})"]
+    return unknown
 
 
 def unstated(asked: Asked) -> Iterator[Hazard]:

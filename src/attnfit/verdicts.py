@@ -1,0 +1,60 @@
+"""What is found of one backend, and what an engine makes of a launch beside that. Plain frozen data, as in core.py."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Status(StrEnum):
+    ACCEPTS = "accepts"
+    REFUSES = "refuses"
+    UNKNOWN = "unknown"
+
+
+class Reason(msgspec.Struct, frozen=True, gc=False):
+    """Why a backend refuses. `text` is the engine's own wording; the rest is ours."""
+
+    code: str  # stable, e.g. "dtype", "compute_capability", "combination"
+    text: str
+    required: str = ""  # e.g. "float16, bfloat16"
+    observed: str = ""  # e.g. "float32"
+    where: str = ""  # engine source, "package/layers/backend.py:412"
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    backend: str
+    status: Status
+    reasons: tuple[Reason, ...] = ()
+    unknown: str = ""  # what is missing, when status is UNKNOWN
+    candidate: bool = False  # in the engine's automatic priority list for this question
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing a launch chooses by a flag, and what becomes of the launch with each of its values instead."""
+
+    what: str  # "attention backend", "DSA decode kernel"
+    flag: str  # "--attention-backend"
+    chosen: tuple[str, ...] = ()  # what this launch ends up with
+    verdicts: tuple[Verdict, ...] = ()  # every value the release takes, in its order
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A setting that the engine changes by itself."""
+
+    field: str
+    given: Any  # by the user, else the engine's default
+    resolved: Any
+    said: str = ""  # what the engine says of it
+    minor: bool = False  # a default filled in, of which nobody need know
+
+
+class Hazard(msgspec.Struct, frozen=True):
+    """Something in the engine that a user of this launch should know."""
+
+    code: str  # stable, e.g. "inert-flag"
+    text: str
+    where: str = ""  # engine source
+    flag: str = ""  # that does nothing here, and may go
