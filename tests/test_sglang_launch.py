@@ -97,6 +97,14 @@ def test_every_candidate_of_the_release_is_asked_as_the_users_launch_and_keeps_i
     assert all("--enable-flashinfer-allreduce-fusion" in case["argv"] for case in asker.asked[: len(names)])
 
 
+def test_a_model_in_a_container_keeps_the_path_that_the_server_is_given(asker: tiny.Tiny) -> None:
+    command = "docker run lmsysorg/sglang:v0.5.9 python3 -m sglang.launch_server --model-path /models/x"
+    report = check(command, gpu="h200", model="dense")
+    assert (report.verdict, report.release) == ("passes", "0.5.9")
+    assert asker.asked[0]["model"] == "/models/x"
+    assert asker.asked[0]["config"]["model_type"] == "llama"
+
+
 def test_no_launch_is_asked_twice(asker: tiny.Tiny) -> None:
     check(STORY, **SM120)
     argvs = [tuple(case["argv"]) for case in asker.asked]

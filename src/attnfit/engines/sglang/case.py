@@ -58,7 +58,8 @@ def ready(case: Case, form: str, entry: Entry, *, files_here: bool) -> tuple[Cas
         argv = config_file.merged(argv, options)
     if words.last(argv, "--model-path") is None and form == "auto":
         argv = ("--model-path", case["model"], *argv)
-    return Case(**{**case, "argv": list(argv)}), None
+    named = words.value_of(argv, "--model-path")  # a path in a container, say, while its files are read from elsewhere
+    return Case(**{**case, "argv": list(argv), "model": named or case["model"]}), None
 
 
 def _served(argv: Sequence[str], entry: Entry) -> tuple[str, ...] | Answer:
