@@ -23,6 +23,8 @@ class Dtype:
         return f"torch.{self._name}"
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         stubs.leak(f"torch.{self._name}.{name}")
 
     def __reduce__(self) -> str:

@@ -15,7 +15,7 @@ import re
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from . import stubs
 from .chunks import Chunk, split
@@ -82,7 +82,7 @@ class FileText:
     def __init__(self, source: str, fixed: set[str], registers: re.Pattern[str] | None) -> None:
         self.statements: list[Text] = []
         self.stars: list[str] = []  # modules of `from x import *`
-        self.needs: list[str] = []  # top-level packages it imports
+        self.needs: dict[str, int] = {}  # top-level packages it imports, and the line that does
         self.imports: list[tuple[int, str, str]] = []  # (level, module, name) of each `from` import
         self.registering: list[str] = []  # names whose statements register themselves elsewhere; modules imported
         # for what they do (`import a.b`) come first
@@ -106,7 +106,7 @@ class FileText:
             self.statements.append(Text(statement, piece, tuple((names | (touched - imported)) - fixed)))
 
     def _import(self, tree: ast.Import | ast.ImportFrom, registers: bool) -> None:
-        self.needs.append(_package(tree))
+        self.needs.setdefault(_package(tree), tree.lineno)
         alias = tree.names[0]
         if isinstance(tree, ast.ImportFrom):
             self.imports.append((tree.level, tree.module or "", alias.name))
@@ -170,7 +170,7 @@ class LazyModule(types.ModuleType):
         if text is None:
             text = texts[str(file)] = FileText(file.read_text("utf-8"), set(overrides), registers)
         self.__stars = text.stars
-        self.attnfit_needs = list(text.needs)  # packages without which importing this file fails
+        self.attnfit_needs = dict(text.needs)  # packages without which importing this file fails
         self.attnfit_imports = text.imports
         own = name.partition(".")[0] + "."
         self.__registering = [each for each in text.registering if "." not in each or each.startswith(own)]
@@ -199,6 +199,13 @@ class LazyModule(types.ModuleType):
     def statements(self, name: str) -> Iterator[ast.stmt]:
         """The untransformed trees that bind a name (for reading defaults off the source)."""
         return (s.text.tree for s in self.__by_name.get(name, ()))
+
+    def attnfit_lacks(self, package: str) -> NoReturn:
+        """Importing the file fails, in its own line, for want of a package."""
+        line = self.attnfit_needs[package]
+        said = f"raise ModuleNotFoundError({f'No module named {package!r}'!r}, name={package!r})"
+        exec(compile("\n" * (line - 1) + said, self.__relative, "exec"), {})
+        raise AssertionError("a raise statement was passed")
 
     def register(self) -> None:
         """Run what registers itself elsewhere when the file is imported."""

@@ -150,7 +150,7 @@ class Loader:
         if isinstance(module, LazyModule):
             for package in module.attnfit_needs:
                 if not self.facts.present(package):
-                    raise ModuleNotFoundError(f"No module named {package!r}")
+                    module.attnfit_lacks(package)
         return module
 
     def _own(self, name: str) -> Any:
@@ -183,7 +183,7 @@ class Loader:
                 self._registers,
             )
             settled = self.facts.always | sys.stdlib_module_names | {"", self.package, HELPERS}
-            module.attnfit_needs = [need for need in dict.fromkeys(module.attnfit_needs) if need not in settled]
+            module.attnfit_needs = {need: line for need, line in module.attnfit_needs.items() if need not in settled}
             return module
         except (SyntaxError, ValueError, OSError) as error:  # newer syntax than this Python's, or no text at all
             stubs.leak(f"{relative} cannot be read: {type(error).__name__}: {error}")

@@ -143,7 +143,7 @@ _ARITHMETIC = "add sub mul truediv floordiv mod pow and or xor lshift rshift mat
 for _name in _ARITHMETIC.split():
     setattr(Stub, f"__{_name}__", _symbolic("calculated with"))
     setattr(Stub, f"__r{_name}__", _symbolic("calculated with"))
-for _name in ("neg", "pos", "invert", "abs"):
+for _name in ("neg", "pos", "invert", "abs", "round", "trunc", "floor", "ceil", "divmod", "rdivmod", "complex"):
     setattr(Stub, f"__{_name}__", _symbolic("calculated with"))
 
 

@@ -1,0 +1,26 @@
+"""What the isolated child can be asked of SGLang. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnfit.witness import stubs
+from attnfit.witness.jobs import State, job
+
+from .launch import launch
+from .world import Sources
+
+# The standard library's modules that are imported late and may not be read once the child is shut in.
+import argparse  # noqa: F401  isort: skip
+import encodings.idna  # noqa: F401  isort: skip
+
+
+@job("sglang launch")
+def answer(state: State, case: dict[str, Any]) -> dict[str, Any]:
+    """One launch; see `attnfit.engines.sglang.answers`."""
+    try:
+        if "sources" not in state.kept:
+            state.kept["sources"] = Sources(state.root, state.version)
+    except stubs.StubLeak as found:
+        return {"ok": None, "stage": None, "unknown": [str(found)]}
+    return launch(state.kept["sources"], case)
