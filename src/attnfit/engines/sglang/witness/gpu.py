@@ -26,17 +26,8 @@ _OTHER_PLATFORMS = ("hpu", "npu", "musa", "mlu", "privateuseone")
 PROCESSORS = 148  # sizes work buffers; no gate depends on it
 # What makes a tensor: never None, whatever it is given.
 _MAKES = "arange empty empty_like full full_like ones ones_like tensor zeros zeros_like"
-    "arange",
-    "empty",
-    "empty_like",
-    "full",
-    "full_like",
-    "ones",
-    "ones_like",
-    "tensor",
-    "zeros",
-    "zeros_like",
-]
+# The driver SGLang's own images are built for; 595 and newer changes one default of gpt-oss on Blackwell (0.5.23).
+DRIVER = "580.126.09"
 CUDNN = {True: 91600, False: 91002}  # fact cudnn_9_15: what SGLang asks for, what torch 2.9.1 brings
 
 
@@ -55,6 +46,7 @@ class Gpus:
             "memory.total": str(self.mib),
             "compute_cap": "{}.{}".format(*self.capability),
             "name": self.name,
+            "driver_version": DRIVER,
         }
         if "nvidia-smi" in text:
             for asked, line in answers.items():
