@@ -77,7 +77,7 @@ class Text:
 class FileText:
     """A file cut into its top-level statements. Loaders of the same release may share it."""
 
-    __slots__ = ("imports", "needs", "registering", "stars", "statements")
+    __slots__ = ("by_name", "imports", "needs", "registering", "stars", "statements")
 
     def __init__(self, source: str, fixed: set[str], registers: re.Pattern[str] | None) -> None:
         self.statements: list[Text] = []
@@ -101,9 +101,13 @@ class FileText:
                     self._import(tree, registers is not None)
                 if names or touched:
                     pending.append((tree, None, names, touched))
+        self.by_name: dict[str, list[Text]] = {}
         for statement, piece, names, touched in pending:
             # `torch.backends.x(...)` is an effect on somebody else's module
-            self.statements.append(Text(statement, piece, tuple((names | (touched - imported)) - fixed)))
+            text = Text(statement, piece, tuple((names | (touched - imported)) - fixed))
+            self.statements.append(text)
+            for name in text.names:
+                self.by_name.setdefault(name, []).append(text)
 
     def _import(self, tree: ast.Import | ast.ImportFrom, registers: bool) -> None:
         self.needs.setdefault(_package(tree), tree.lineno)
@@ -165,7 +169,7 @@ class LazyModule(types.ModuleType):
         self.__stored: dict[str, tuple[Any, frozenset[str]]] = {}  # values that depend on the situation
         self.__current: list[int] = []  # lines of the statements that are running
         self.__later: list[Statement] = []  # changes further down the file than what is running
-        self.__by_name: dict[str, list[Statement]] = {}
+        self.__statements: dict[Text, Statement] = {}  # of those that were wanted
         text = texts.get(str(file))
         if text is None:
             text = texts[str(file)] = FileText(file.read_text("utf-8"), set(overrides), registers)
@@ -174,10 +178,7 @@ class LazyModule(types.ModuleType):
         self.attnfit_imports = text.imports
         own = name.partition(".")[0] + "."
         self.__registering = [each for each in text.registering if "." not in each or each.startswith(own)]
-        for each in text.statements:
-            statement = Statement(each)
-            for bound_name in each.names:
-                self.__by_name.setdefault(bound_name, []).append(statement)
+        self.__by_name = text.by_name
 
     def __getattr__(self, name: str) -> Any:
         value = self.demand(name)
@@ -198,7 +199,7 @@ class LazyModule(types.ModuleType):
 
     def statements(self, name: str) -> Iterator[ast.stmt]:
         """The untransformed trees that bind a name (for reading defaults off the source)."""
-        return (s.text.tree for s in self.__by_name.get(name, ()))
+        return (text.tree for text in self.__by_name.get(name, ()))
 
     def attnfit_lacks(self, package: str) -> NoReturn:
         """Importing the file fails, in its own line, for want of a package."""
@@ -226,7 +227,7 @@ class LazyModule(types.ModuleType):
         space = vars(self)
         if self.__registering and not self.__current and name in self.__by_name:
             self.register()
-        statements = self.__by_name.get(name, ())
+        statements = self.__stated(name)
         if any(self.__stale(statement) for statement in statements):
             for statement in statements:
                 if not statement.running:
@@ -254,6 +255,16 @@ class LazyModule(types.ModuleType):
             if value is not MISSING:
                 return value
         return MISSING
+
+    def __stated(self, name: str) -> list[Statement]:
+        """The statements that bind a name, each made at the first time it is wanted."""
+        known = self.__statements
+        found = []
+        for text in self.__by_name.get(name, ()):
+            if text not in known:
+                known[text] = Statement(text)
+            found.append(known[text])
+        return found
 
     def __stale(self, statement: Statement) -> bool:
         versions = self.__situation.versions

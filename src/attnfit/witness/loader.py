@@ -7,7 +7,7 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,15 @@ class Namespace(types.ModuleType):
         return value
 
 
+class Shelf:
+    """What several loaders of the same source files have in common: where files lie, and what they say."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, FileText] = {}
+        self.files: dict[tuple[Path, str], Path | None] = {}
+        self.registering: dict[str, list[str]] = {}  # package -> its files in which something registers itself
+
+
 class Loader:
     """The module table of one release: its own source files, and stand-ins for everything else.
 
@@ -44,7 +53,7 @@ class Loader:
 
     `registers` matches the text of definitions that register themselves when their file is imported; they then run
     with the first name that is wanted of it. `stand_in(name)` makes the module for a package that is there and known
-    only by name. Loaders with the same `transform` and overrides may share `texts`, the files they have read.
+    only by name. Loaders of one root with the same `transform` and overrides may share a `shelf`.
     """
 
     def __init__(
@@ -60,7 +69,7 @@ class Loader:
         helpers: Mapping[str, Any] | None = None,
         registers: re.Pattern[str] | None = None,
         stand_in: Callable[[str], types.ModuleType] = fakes.StubModule,
-        texts: dict[str, FileText] | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.root, self.package = Path(root), package
         self.facts, self.situation = facts, facts.situation
@@ -69,7 +78,7 @@ class Loader:
         self._real, self._known_folder = real, known
         self._known: dict[str, LazyModule] = {}
         self._registers, self._stand_in = registers, stand_in
-        self._texts: dict[str, FileText] = {} if texts is None else texts
+        self._shelf = Shelf() if shelf is None else shelf
         self._imported: set[str] = set()  # packages whose own registering files were seen to
         self.overrides: dict[str, dict[str, Any]] = {}  # module -> names fixed beforehand
         self._outside = outside(self.facts, self.import_module, self.modules.get)
@@ -101,7 +110,14 @@ class Loader:
         return self._file(name) is not None
 
     def _file(self, name: str, root: Path | None = None) -> Path | None:
-        base = (root or self.root).joinpath(*name.split("."))
+        key, known = (root or self.root, name), self._shelf.files
+        if key not in known:
+            known[key] = self._find(*key)
+        return known[key]
+
+    @staticmethod
+    def _find(root: Path, name: str) -> Path | None:
+        base = root.joinpath(*name.split("."))
         for file in (base / "__init__.py", base.with_name(base.name + ".py")):
             if file.is_file():
                 return file
@@ -179,7 +195,7 @@ class Loader:
                 self.transform,
                 lambda leaf: self._submodule(name, leaf),
                 self.overrides.get(name, {}),
-                self._texts,
+                self._shelf.texts,
                 self._registers,
             )
             settled = self.facts.always | sys.stdlib_module_names | {"", self.package, HELPERS}
@@ -218,16 +234,21 @@ class Loader:
         module = self.modules.get(package)
         if not isinstance(module, LazyModule) or "__path__" not in vars(module):
             return
-        for level, origin, leaf in module.attnfit_imports:
+        known = self._shelf.registering
+        if package not in known:
+            known[package] = list(self._registering(package, module.attnfit_imports))
+        for name in known[package]:
+            self.source(name).register()
+
+    def _registering(self, package: str, imports: list[tuple[int, str, str]]) -> Iterator[str]:
+        for level, origin, leaf in imports:
             if level:
                 name = f"{package}.{origin or leaf}" if level == 1 else ""
             else:
                 name = f"{package}.{leaf}" if origin == package else origin
-            if not name.startswith(f"{package}."):
-                continue
-            file = self._file(name)
+            file = self._file(name) if name.startswith(f"{package}.") else None
             if file is not None and self._registers is not None and self._registers.search(file.read_text("utf-8")):
-                self.source(name).register()
+                yield name
 
     @staticmethod
     def _absolute(name: str, package: str, level: int) -> str:

@@ -151,9 +151,12 @@ def _backend(loader: Loader, made: Record, args: Any, out: dict[str, Any]) -> An
     if loader.has_source(_SETUP):
         setup = loader.source(_SETUP)
         vars(setup)["init_cublas"] = lambda: None
-        found = setup.resolve_attention_backend_strs(model_runner=made)
-        made.prefill_attention_backend_str, made.decode_attention_backend_str = found.prefill, found.decode
-        out["prefill"], out["decode"] = found.prefill, found.decode
+        if setup.defines("resolve_attention_backend_strs"):  # from 0.5.18 on
+            found = setup.resolve_attention_backend_strs(model_runner=made)
+            made.prefill_attention_backend_str, made.decode_attention_backend_str = found.prefill, found.decode
+            out["prefill"], out["decode"] = found.prefill, found.decode
+        else:
+            out["prefill"], out["decode"] = args.get_attention_backends()
         return setup.build_attention_backends(model_runner=made).attn_backend
     cls = loader.source("sglang.srt.model_executor.model_runner").ModelRunner
     out["prefill"], out["decode"] = args.get_attention_backends()

@@ -95,8 +95,7 @@ class Struct(metaclass=StructMeta):
     """msgspec.Struct"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        cls = type(self)
-        fields = cls.attnfit_fields
+        fields = type(self).attnfit_fields
         if len(args) > len(fields):
             raise TypeError("Extra positional arguments provided")
         given = dict(zip(fields, args, strict=False))
@@ -106,13 +105,16 @@ class Struct(metaclass=StructMeta):
             if name in given:
                 raise TypeError(f"Argument '{name}' given by name and position")
             given[name] = value
+        own = vars(self)
         for name, field in fields.items():
-            if name not in given:
-                if field.required:
-                    raise TypeError(f"Missing required argument '{name}'")
-                made = field.default_factory
-                given[name] = field.default if made is NODEFAULT else made()
-            object.__setattr__(self, name, given[name])
+            if name in given:
+                own[name] = given[name]
+            elif field.default is not NODEFAULT:
+                own[name] = field.default
+            elif field.default_factory is not NODEFAULT:
+                own[name] = field.default_factory()
+            else:
+                raise TypeError(f"Missing required argument '{name}'")
         finish = getattr(self, "__post_init__", None)
         if finish is not None:
             finish()

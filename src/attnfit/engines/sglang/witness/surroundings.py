@@ -121,13 +121,18 @@ def typing_module(home: Callable[[str], Any]) -> types.ModuleType:
             space = vars(home(owner.__module__) or sys.modules[owner.__module__])
             own = dict(vars(owner)) if isinstance(owner, type) else {}
             for name, hint in getattr(owner, "__dict__", {}).get("__annotations__", {}).items():
-                found[name] = eval(hint, space, own) if isinstance(hint, str) else hint
+                found[name] = eval(_hint(hint), space, own) if isinstance(hint, str) else hint
         if include_extras:
             return found
         return {name: typing._strip_annotations(hint) for name, hint in found.items()}  # type: ignore[attr-defined]
 
     vars(module)["get_type_hints"] = get_type_hints
     return module
+
+
+@functools.cache
+def _hint(text: str) -> types.CodeType:
+    return compile(text, "<hint>", "eval", dont_inherit=True)
 
 
 class Environ(dict[str, str]):

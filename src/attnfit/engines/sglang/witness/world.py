@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from attnfit.witness import fakes
-from attnfit.witness.lazy import FileText, Situation
-from attnfit.witness.loader import Loader
+from attnfit.witness.lazy import Situation
+from attnfit.witness.loader import Loader, Shelf
 from attnfit.witness.stubs import leak
 
 from . import auto
@@ -35,7 +35,7 @@ class Sources:
 
     def __init__(self, root: str, version: str) -> None:
         self.root, self.version = root, version
-        self.texts: dict[str, FileText] = {}
+        self.shelf = Shelf()
         self.pinned = {"sglang": version, **_pinned(Path(root))}
         if "transformers" not in self.pinned:
             leak("the release's METADATA pins no transformers; give a wheel, or a tree with its metadata")
@@ -77,7 +77,7 @@ class World:
             real=REAL,
             registers=REGISTERS,
             stand_in=stand_in,
-            texts=sources.texts,
+            shelf=sources.shelf,
             helpers={"open": self.files.open, "id": id, "exec": exec, "eval": eval, "compile": compile},
         )
         self.loader.overrides.update(no_custom_ops())
