@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import stubs
+from . import blame, stubs
 from .chunks import Chunk, split
 
 FLAGS = __future__.annotations.compiler_flag  # annotations stay text: they would pull in half the engine
@@ -288,6 +288,8 @@ class LazyModule(types.ModuleType):
             exec(written.code, space)
         except (stubs.StubLeak, ImportError) as error:
             statement.error = error  # a real ImportError means to the engine what it means to us
+            if isinstance(error, ImportError) and blame.from_engine(error):
+                stubs.as_real(error)  # said here: the traceback is not kept
         except Exception as error:
             where = f"{self.__relative}:{statement.line}"
             text = f"{', '.join(statement.names)} could not be loaded: {type(error).__name__}: {error} ({where})"

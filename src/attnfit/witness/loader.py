@@ -130,7 +130,7 @@ class Loader:
         if name in self._outside:
             module: Any = self._outside[name]
             if name.partition(".")[0] in self.facts.env and not self.facts.present(name):
-                raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}")
+                raise stubs.as_real(ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}"))
             return module
         elif name.partition(".")[0] == self.package:
             return self._importable(self._own(name))
@@ -140,7 +140,7 @@ class Loader:
             module = fakes.StubModule(name)
         else:
             if not self.facts.present(name):
-                raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}")
+                raise stubs.as_real(ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}"))
             top = name.partition(".")[0]
             folder = self._known_folder
             file = self._file(name, folder) if folder is not None else None
@@ -177,7 +177,7 @@ class Loader:
                 self.modules[name] = module
                 return module
             if not self.facts.present(name):
-                raise ModuleNotFoundError(f"No module named {name!r}")
+                raise stubs.as_real(ModuleNotFoundError(f"No module named {name!r}"))
             return fakes.StubModule(name)
         module = self._lazy(name, file, self.root)
         self.modules[name] = module

@@ -51,6 +51,12 @@ def leak(what: str) -> NoReturn:
     raise StubLeak(text)
 
 
+def as_real(error: Exception) -> Exception:
+    """The error, marked as one that the real package raises as well; any other that comes from our code is a fault."""
+    vars(error)["attnfit_as_real"] = True
+    return error
+
+
 def path_of(stub: object) -> str:
     """The dotted name a stub stands for, e.g. "torch.cuda.Stream()"."""
     return str(object.__getattribute__(stub, "_stub_path"))

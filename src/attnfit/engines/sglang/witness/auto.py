@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from attnfit.witness.fakes import StubModule
-from attnfit.witness.stubs import Stub, leak
+from attnfit.witness.stubs import Stub, as_real, leak
 
 from .configs import Transformers
 from .files import Files
@@ -30,7 +30,7 @@ class TransformersModule(StubModule):
         if name.endswith("Config") and not name.startswith("_"):
             cls = self._home.class_named(name)
             if cls is None:
-                raise AttributeError(f"module 'transformers' has no attribute {name!r}")
+                raise as_real(AttributeError(f"module 'transformers' has no attribute {name!r}"))
             return cls
         return super().__getattr__(name)
 
@@ -48,7 +48,7 @@ def modules(home: Transformers, files: Files, notes: list[str]) -> dict[str, typ
             found = home.class_of(model_type)
             if found is None:
                 names = ", ".join(home.tables.types)
-                raise ValueError(f"Unrecognized model identifier: {model_type}. Should contain one of {names}")
+                raise as_real(ValueError(f"Unrecognized model identifier: {model_type}. Should contain one of {names}"))
             return found(*args, **kwargs)
 
         @classmethod
@@ -59,7 +59,7 @@ def modules(home: Transformers, files: Files, notes: list[str]) -> dict[str, typ
         @classmethod
         def from_pretrained(cls, path: Any, **kwargs: Any) -> Any:
             if not files.exists(f"{path}/generation_config.json"):
-                raise OSError(f"{path} does not appear to have a file named generation_config.json.")
+                raise as_real(OSError(f"{path} does not appear to have a file named generation_config.json."))
             return Stub("generation_config")
 
     class Mapping(dict[str, Any]):
@@ -68,7 +68,7 @@ def modules(home: Transformers, files: Files, notes: list[str]) -> dict[str, typ
         def __missing__(self, kind: str) -> Any:
             found = home.class_of(kind)
             if found is None:
-                raise KeyError(kind)
+                raise as_real(KeyError(kind))
             return found
 
         def __contains__(self, kind: object) -> bool:
@@ -116,19 +116,19 @@ def _from_pretrained(home: Transformers, files: Files, notes: list[str], path: s
     if isinstance(reference, str):
         _own_code(home, files, notes, path, reference, found, kind, trusted)
     if kind is None:
-        raise ValueError(f"Unrecognized model in {path}. Should have a `model_type` key in its config.json.")
+        raise as_real(ValueError(f"Unrecognized model in {path}. Should have a `model_type` key in its config.json."))
     if kind == "mistral" and "layer_types" in keys:
         kind = keys["model_type"] = "ministral"
         found = home.class_of(kind)
     if found is None:
-        raise ValueError(
+        raise as_real(ValueError(
             f"The checkpoint you are trying to load has model type `{kind}` but Transformers does not recognize this "
             "architecture. This could be because of an issue with the checkpoint, or because your version of "
             "Transformers is out of date.\n\nYou can update Transformers with the command `pip install --upgrade "
             "transformers`. If this does not work, and the checkpoint is very new, then there may not be a release "
             "version that supports this model yet. In this case, you can get the most up-to-date code by installing "
             "Transformers from source with the command `pip install git+https://github.com/huggingface/transformers.git`"
-        )
+        ))
     config = found.from_dict(keys)
     vars(config)["_name_or_path"] = path
     return config
@@ -159,18 +159,18 @@ def _own_code(
                 "contains custom code which must be executed to correctly load the model. You can inspect the "
                 f"repository content at {at} ."
             )
-        raise ValueError(
+        raise as_real(ValueError(
             f"The repository {path} {said}\n You can inspect the repository content at https://hf.co/{path}.\n"
             "Please pass the argument `trust_remote_code=True` to allow custom code to be run."
-        )
+        ))
     own = found is not None and not found.__module__.startswith("transformers") and home.pin.five
     if not trusted or own:
         return
     if not upstream and files.known and not files.exists(f"{path}/{file}"):
-        raise OSError(
+        raise as_real(OSError(
             f"{path} does not appear to have a file named {file}. Checkout 'https://huggingface.co/{path}/tree/main' "
             "for available files."
-        )
+        ))
     if found is None:
         leak(f"the model's own {file} is never run, and no class of this release knows model_type {kind!r}")
     notes.append(f"the model's own {file} is never run: read as the release's own class for {kind} reads it")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from attnfit.hf import config as hf
 from attnfit.hf.errors import Refused, Unknown
 from attnfit.witness.fake_torch import ALIASES, DTYPES
-from attnfit.witness.stubs import leak
+from attnfit.witness.stubs import as_real, leak
 
 TABLES = Path(hf.__file__).with_name("tables")
 _LABELS = {"id2label": {0: "LABEL_0", 1: "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
@@ -117,7 +117,7 @@ class Transformers:
                 leak(str(unknown))
             except Refused as refused:
                 kind = _EXCEPTIONS.get(refused.kind) or type(refused.kind, (ValueError,), {})
-                raise kind(refused.text.strip("'") if kind is KeyError else refused.text) from None
+                raise as_real(kind(refused.text.strip("'") if kind is KeyError else refused.text)) from None
             return
         for key, value in self._common().items():
             vars(config).setdefault(key, copy.copy(value))
@@ -208,7 +208,7 @@ def _base_class(home: Transformers) -> Any:
             why = own.get("attnfit_opaque", {}).get(key) or own.get("attnfit_vague")
             if why:
                 leak(f"{key} of {type(self).__name__}: {why}; say it in config.json")
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{key}'")
+            raise as_real(AttributeError(f"'{type(self).__name__}' object has no attribute '{key}'"))
 
         def __attnfit_has__(self, key: str) -> bool | None:
             return True if key in vars(self).get("attnfit_opaque", {}) else None

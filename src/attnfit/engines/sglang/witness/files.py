@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnfit.witness.fakes import StubModule
-from attnfit.witness.stubs import leak
+from attnfit.witness.stubs import as_real, leak
 
 
 class Files:
@@ -79,7 +79,7 @@ class Files:
             return io.StringIO(json.dumps(self.texts[name]))
         if name and name in self.names:
             leak(f"the content of {name} is not at hand")
-        raise FileNotFoundError(2, "No such file or directory", text)
+        raise as_real(FileNotFoundError(2, "No such file or directory", text))
 
     def config(self, path: Any) -> dict[str, Any]:
         """The config.json at a path."""

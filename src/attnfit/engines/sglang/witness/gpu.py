@@ -132,7 +132,7 @@ class TorchModule(StubModule):
 
     def __getattr__(self, name: str) -> Any:
         if name in _OTHER_PLATFORMS:
-            raise AttributeError(f"module 'torch' has no attribute {name!r}")
+            raise stubs.as_real(AttributeError(f"module 'torch' has no attribute {name!r}"))
         return super().__getattr__(name)
 
 

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnfit.witness import stubs
+from attnfit.witness import blame, stubs
 from attnfit.witness.loader import Loader
 
 from .gpu import Record
@@ -51,7 +51,10 @@ def launch(sources: Sources, case: Mapping[str, Any]) -> dict[str, Any]:
         out["unknown"] = [f"running the release's code ended in {type(error).__name__}"]
     except BaseException as error:
         out.update(ok=False, error_type=type(error).__name__, message=ordered(str(error)), where=_where(error))
-        if stubs.STATE.leaks:  # engine code went on after something of ours had leaked: its refusal may come of that
+        why = blame.fault(error)
+        if why is not None:
+            out.update(ok=None, unknown=[why])
+        elif stubs.STATE.leaks:  # engine code went on after something of ours had leaked: its refusal may come of that
             out.update(ok=None, unknown=list(dict.fromkeys(stubs.STATE.leaks)))
     out["warnings"] = [[level, ordered(text), name] for level, text, name in said if level != "DEBUG"]
     out["notes"] = notes
@@ -61,7 +64,7 @@ def launch(sources: Sources, case: Mapping[str, Any]) -> dict[str, Any]:
 def _run(world: World, case: Mapping[str, Any], out: dict[str, Any]) -> None:
     loader = world.loader
     module = loader.source("sglang.srt.server_args")
-    args = _parsed(module, case["argv"], out)
+    args = _parsed(world, module, case, out)
     resolved = _resolved(args, out)
     out["resolved"] = {name: _json(value) for name, value in resolved.items()}
     out["stage"] = "model-config"
@@ -86,24 +89,36 @@ def _run(world: World, case: Mapping[str, Any], out: dict[str, Any]) -> None:
         out["linear_attn"] = {phase: getattr(linear, phase).value for phase in ("decode", "prefill", "verify")}
 
 
-def _parsed(module: Any, argv: list[str], out: dict[str, Any]) -> Any:
+def _parsed(world: World, module: Any, case: Mapping[str, Any], out: dict[str, Any]) -> Any:
     """ServerArgs from the words. Releases up to 0.5.18 resolve while they construct it."""
     printed = io.StringIO()
     given = out["given"]
     kept = module.ServerArgs.from_cli_args
+    build, built = module.ServerArgs.add_cli_args, world.sources.parsers
+    variables = tuple(sorted((case.get("variables") or {}).items()))
+
+    def add_cli_args(parser: Any) -> None:
+        """Half of a launch is building the parser: 500 options, the same for every launch with these variables."""
+        if variables in built:
+            vars(parser).update(vars(built[variables]))
+        else:
+            build(parser)
+            built[variables] = parser
 
     def from_cli_args(namespace: Any) -> Any:
         given.update({name: _json(value) for name, value in vars(namespace).items()})
         out["stage"] = "arg-resolve"
         return kept(namespace)
 
+    module.ServerArgs.add_cli_args = staticmethod(add_cli_args)
     module.ServerArgs.from_cli_args = staticmethod(from_cli_args)
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
         try:
-            return module.prepare_server_args(list(argv))
+            return module.prepare_server_args(list(case["argv"]))
         except SystemExit as ended:
             last = printed.getvalue().strip().splitlines()[-1:]
-            raise ArgumentError(last[0] if last else f"the parser ended with status {ended.code}") from None
+            said = last[0] if last else f"the parser ended with status {ended.code}"
+            raise stubs.as_real(ArgumentError(said)) from None
 
 
 class ArgumentError(ValueError):

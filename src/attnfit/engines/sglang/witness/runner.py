@@ -6,7 +6,6 @@ on is harmless, deciding by it makes the answer unknown. Standard library only.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -106,7 +105,7 @@ def runner(loader: Loader, args: Any, config: Any, get: Callable[[str], Any]) ->
         canary_manager=None,
         prefill_aware_swa=False,
         lora_manager=None,
-        kv_index_translator=types.SimpleNamespace(is_translating=False),
+        kv_index_translator=Record("kv_index_translator", is_translating=False),
         decode_num_tokens_per_req=lambda *args, **kwargs: 1,
         spec_algorithm=spec.from_string(get("speculative_algorithm")),
     )
@@ -118,7 +117,11 @@ def runner(loader: Loader, args: Any, config: Any, get: Callable[[str], Any]) ->
     made.kv_cache_dtype, made.kv_cache_dtype_str = _kv_dtype(get("kv_cache_dtype"), config)
     _pools(loader, made, args, get)
     if not loader.has_source(_HYBRID):
-        cls = loader.source(_MODEL_RUNNER).ModelRunner
+        module = loader.source(_MODEL_RUNNER)
+        cls = module.ModelRunner
+        if "_get_linear_attn_registry_result" in vars(cls):  # 0.5.12 to 0.5.15
+            registered = module.get_linear_attn_config(config.hf_config)
+            made._get_linear_attn_registry_result = lambda: registered
         for name in _KINDS:
             kind = vars(cls).get(name)
             if isinstance(kind, property) and kind.fget is not None:
@@ -159,10 +162,9 @@ def _pools(loader: Loader, made: Record, args: Any, get: Callable[[str], Any]) -
         nsa_kv_cache_store_fp8=stores_fp8,
     )
     methods = "sglang.srt.layers.quantization.fp4_kv_cache_quant_method"
-    if loader.has_source(methods):
+    if loader.has_source(methods) and loader.source(methods).defines("KV_CACHE_QUANT_REGISTRY"):  # from 0.5.16 on
         source, name = loader.source(methods), get("kv_cache_dtype")
-        known = source.KV_CACHE_QUANT_REGISTRY if source.defines("KV_CACHE_QUANT_REGISTRY") else {}
-        if name in known:
+        if name in source.KV_CACHE_QUANT_REGISTRY:
             method = source.get_kv_cache_quant_method(name, num_layers=1, device="cpu", page_size=made.page_size)
             method.configure_attention_backends_from_server_args(args)
         else:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnfit.witness.fakes import StubModule
+from attnfit.witness.stubs import as_real
 
 
 class Sentinel:
@@ -97,13 +98,13 @@ class Struct(metaclass=StructMeta):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         fields = type(self).attnfit_fields
         if len(args) > len(fields):
-            raise TypeError("Extra positional arguments provided")
+            raise as_real(TypeError("Extra positional arguments provided"))
         given = dict(zip(fields, args, strict=False))
         for name, value in kwargs.items():
             if name not in fields:
-                raise TypeError(f"Unexpected keyword argument '{name}'")
+                raise as_real(TypeError(f"Unexpected keyword argument '{name}'"))
             if name in given:
-                raise TypeError(f"Argument '{name}' given by name and position")
+                raise as_real(TypeError(f"Argument '{name}' given by name and position"))
             given[name] = value
         own = vars(self)
         for name, field in fields.items():
@@ -114,14 +115,14 @@ class Struct(metaclass=StructMeta):
             elif field.default_factory is not NODEFAULT:
                 own[name] = field.default_factory()
             else:
-                raise TypeError(f"Missing required argument '{name}'")
+                raise as_real(TypeError(f"Missing required argument '{name}'"))
         finish = getattr(self, "__post_init__", None)
         if finish is not None:
             finish()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if type(self).attnfit_frozen:
-            raise AttributeError(f"immutable type: '{type(self).__name__}'")
+            raise as_real(AttributeError(f"immutable type: '{type(self).__name__}'"))
         object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
@@ -132,7 +133,7 @@ class Struct(metaclass=StructMeta):
     def __hash__(self) -> int:
         if type(self).attnfit_frozen:
             return hash(astuple(self))
-        raise TypeError(f"unhashable type: '{type(self).__name__}'")
+        raise as_real(TypeError(f"unhashable type: '{type(self).__name__}'"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in asdict(self).items())})"

@@ -18,6 +18,7 @@ from typing import Any
 
 from attnfit.witness import fakes, stubs
 from attnfit.witness.fakes import StubModule
+from attnfit.witness.stubs import as_real
 
 from . import gpu, structs, versions
 from .files import Files
@@ -173,7 +174,7 @@ def _metadata(table: Mapping[str, Any], pinned: Mapping[str, str]) -> None:
             return pinned[normal]
         if normal in _NEW_ENOUGH:
             return "99.0.0"
-        raise module.PackageNotFoundError(name)
+        raise as_real(module.PackageNotFoundError(name))
 
     vars(module).update(version=version, entry_points=lambda **options: [])
 

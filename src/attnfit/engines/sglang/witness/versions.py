@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 from attnfit.witness.fakes import StubModule
+from attnfit.witness.stubs import as_real
 
 _PATTERN = re.compile(
     r"v?(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)"
@@ -30,7 +31,7 @@ class Version:
     def __init__(self, version: str) -> None:
         match = _PATTERN.fullmatch(str(version).strip())
         if match is None:
-            raise InvalidVersion(f"Invalid version: {version!r}")
+            raise as_real(InvalidVersion(f"Invalid version: {version!r}"))
         part = match.groupdict()
         self._text = str(version)
         self.release = tuple(int(number) for number in part["release"].split("."))

@@ -36,6 +36,8 @@ class Sources:
     def __init__(self, root: str, version: str) -> None:
         self.root, self.version = root, version
         self.shelf = Shelf()
+        self.said: list[list[str]] = []  # what the launch that is running logs; parsers outlive their world
+        self.parsers: dict[tuple[tuple[str, str], ...], Any] = {}  # variables -> the parser as the release builds it
         self.pinned = {"sglang": version, **_pinned(Path(root))}
         if "transformers" not in self.pinned:
             leak("the release's METADATA pins no transformers; give a wheel, or a tree with its metadata")
@@ -58,7 +60,8 @@ class World:
     """One launch's world. `said` collects what is logged, `notes` how a config was read."""
 
     def __init__(self, sources: Sources, case: Mapping[str, Any]) -> None:
-        self.said: list[list[str]] = []
+        sources.said.clear()
+        self.sources, self.said = sources, sources.said
         self.notes: list[str] = []
         texts = {"config.json": case["config"]}
         if case.get("hf_quant") is not None:
