@@ -269,7 +269,7 @@ def test_a_line_of_a_batch_answers_in_the_engine_s_own_words(asker: tiny.Tiny) -
     assert (passes["ok"], passes["exit_code"], passes["resolved"]["attention_backend"]) == (True, 0, "flashinfer")
     assert "gpus" in wrong["problem"]
     assert [(case["gpus"], case["gpu_mem_gb"], case["gpu_name"]) for case in asker.asked] == [
-        (8, 80.0, ""), (2, 24.0, "RTX 4090"),
+        (8, 96.0, ""), (2, 24.0, "RTX 4090"),
     ]  # fmt: skip
 
 

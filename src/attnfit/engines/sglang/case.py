@@ -9,7 +9,13 @@ from attnfit.engines.sglang import config_file, words
 from attnfit.engines.sglang.answers import Answer, Case, Where, nothing
 from attnfit.engines.sglang.releases import Entry
 
-BARE_GIB = 80.0  # memory of a GPU of which only the compute capability is known
+# Memory in GiB of a GPU of which only the compute capability is known: that of a common one (T4, A100, A40, L40S, H100,
+# B200, B300, Thor, RTX PRO 6000, GB10). Sizes depend on it, backends do not.
+BARE_GIB = {"7.5": 16.0, "8.0": 80.0, "8.6": 48.0, "8.9": 48.0, "9.0": 80.0, "10.0": 180.0, "10.3": 268.0,
+            "11.0": 122.0, "12.0": 96.0, "12.1": 119.0}  # fmt: skip
+
+
+_SPREAD = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--nnodes", "--config")
 
 
 def case_of(
@@ -29,7 +35,7 @@ def case_of(
         files=None if model.files is None else sorted(model.files),
         capability=str(gpu.capability or Capability(0, 0)),
         gpu_name="" if gpu.name == f"compute capability {gpu.capability}" else gpu.name,
-        gpu_mem_gb=gpu.memory_gib if gpu.memory_gib is not None else BARE_GIB,
+        gpu_mem_gb=gpu.memory_gib if gpu.memory_gib is not None else BARE_GIB.get(str(gpu.capability), 80.0),
         gpus=gpus,
         argv=list(argv),
         variables=dict(variables),
@@ -40,7 +46,8 @@ def case_of(
 def ready(case: Case, form: str, entry: Entry, *, files_here: bool) -> tuple[Case, Answer | None]:
     """The case with the words that `launch_server`'s parser gets, and the answer where it does not come to that parser.
 
-    form: "serve" (`sglang serve`), else `launch_server`'s own. Bare flags without a model get the case's.
+    form: "serve" (`sglang serve`), else `launch_server`'s own. Bare flags without a model get the case's, and are a
+    launch on all its GPUs where they do not say on how many.
     """
     argv: Sequence[str] = case["argv"]
     if form == "serve":
@@ -58,6 +65,8 @@ def ready(case: Case, form: str, entry: Entry, *, files_here: bool) -> tuple[Cas
         argv = config_file.merged(argv, options)
     if words.last(argv, "--model-path") is None and form == "auto":
         argv = ("--model-path", case["model"], *argv)
+        if case["gpus"] and not any(words.last(argv, flag) for flag in _SPREAD):
+            argv = (*argv, "--tensor-parallel-size", str(case["gpus"]))
     named = words.value_of(argv, "--model-path")  # a path in a container, say, while its files are read from elsewhere
     return Case(**{**case, "argv": list(argv), "model": named or case["model"]}), None
 
