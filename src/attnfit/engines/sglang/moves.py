@@ -67,9 +67,11 @@ def _moves(given: Given, launch: Launch) -> Iterator[Move]:
     if launch.stage != "arg-parse":
         for flag, values, gives_up in _OTHER_VALUES:
             now = words.value_of(argv, flag)
+            spoken_of = flag[2:].replace("-", "_") in (launch.error or "").lower().replace("-", "_")
             for value in values:
                 if value != now and not (now is None and value == "auto"):
-                    yield Move(f"{flag} {value}", words.put(argv, flag, value), gives_up, kind=flag)
+                    changed = words.put(argv, flag, value)
+                    yield Move(f"{flag} {value}", changed, gives_up, kind=flag, otherwise=not spoken_of)
     yield from backends
     for i, first in enumerate(droppable):
         for second in droppable[i + 1 :]:
