@@ -322,3 +322,20 @@ def test_what_is_understood_of_a_model_is_what_the_release_s_own_config_says_of_
     found = describe("dense", engine="sglang==0.5.10.post1", headers=False)
     named = {trait.name: trait.value for trait in found.traits.traits}
     assert (found.exit_code, named) == (0, {"architecture": "LlamaForCausalLM", "attention": "MHA", "head_size": 128})
+
+
+def test_a_difference_says_what_is_missing_for_each_release() -> None:
+    """"nothing else changes" would hide that neither release could be asked."""
+    from attnfit.core import Launch, Report
+    from attnfit.report import difference
+
+    def report(release: str, *unknown: str) -> Report:
+        launch = Launch(ok=None, stage="unknown", unknown=unknown)
+        return Report(
+            verdict="unknown", launch=launch, engine="sglang", release=release, exact=True, model="m", gpus=()
+        )
+
+    text = difference.render(report("0.5.9", "no source files"), report("0.5.10.post1"))
+
+    assert "unknown for 0.5.9: no source files" in text
+    assert "nothing else changes" not in text

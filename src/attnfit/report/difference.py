@@ -23,7 +23,8 @@ def render(old: Report, new: Report, *, as_json: bool = False) -> str:
         both["changes"] = list(changes(old, new))
         return msgspec.json.format(msgspec.json.encode(both), indent=2).decode() + "\n"
     lines = [verdict_line(old), verdict_line(new), ""]
-    for sentence in changes(old, new):
+    missing = [f"unknown for {report.release}: {text}" for report in (old, new) for text in report.launch.unknown]
+    for sentence in [*missing, *changes(old, new)]:
         said = printable(sentence)
         lines += textwrap.wrap(said, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     if len(lines) == 3:
