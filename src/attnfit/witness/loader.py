@@ -101,7 +101,7 @@ class Loader:
 
     def source(self, name: str) -> LazyModule:
         """One of the engine's own modules."""
-        module = self._module(name)
+        module = self._module(name) if self.has_source(name) else None
         if not isinstance(module, LazyModule):
             raise ImportError(f"{name} is not among the source files")
         return module

@@ -29,6 +29,8 @@ _TRAITS = """
     num_key_value_heads num_hidden_layers context_len quantization is_hybrid_swa sliding_window_size vocab_size
     hidden_size is_multimodal is_generation is_encoder_decoder attention_chunk_size
 """
+_MACHINE = ("capability", "gpu_name", "gpu_mem_gb", "gpus", "variables", "facts")  # what a parser may look at
+_MACHINES = 4  # whose parsers are kept: each keeps the world it was built in
 _MOST_TEXT = 4000  # of one message
 _SET = re.compile(r"\{('[^'{}]*'(?:, '[^'{}]*')*)\}")
 
@@ -97,15 +99,17 @@ def _parsed(world: World, module: Any, case: Mapping[str, Any], out: dict[str, A
     given = out["given"]
     kept = module.ServerArgs.from_cli_args
     build, built = module.ServerArgs.add_cli_args, world.sources.parsers
-    variables = tuple(sorted((case.get("variables") or {}).items()))
+    machine = repr([case.get(name) for name in _MACHINE])
 
     def add_cli_args(parser: Any) -> None:
-        """Half of a launch is building the parser: 500 options, the same for every launch with these variables."""
-        if variables in built:
-            vars(parser).update(vars(built[variables]))
+        """Half of a launch is building the parser: 500 options, the same for every launch on this machine."""
+        if machine in built:
+            vars(parser).update(vars(built[machine]))
         else:
             build(parser)
-            built[variables] = parser
+            if len(built) == _MACHINES:
+                built.clear()
+            built[machine] = parser
 
     def from_cli_args(namespace: Any) -> Any:
         given.update({name: _json(value) for name, value in vars(namespace).items()})

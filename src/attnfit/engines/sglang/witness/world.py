@@ -37,7 +37,7 @@ class Sources:
         self.root, self.version = root, version
         self.shelf = Shelf()
         self.said: list[list[str]] = []  # what the launch that is running logs; parsers outlive their world
-        self.parsers: dict[tuple[tuple[str, str], ...], Any] = {}  # variables -> the parser as the release builds it
+        self.parsers: dict[str, Any] = {}  # machine -> the parser as the release builds it
         self.pinned = {"sglang": version, **_pinned(Path(root))}
         if "transformers" not in self.pinned:
             leak("the release's METADATA pins no transformers; give a wheel, or a tree with its metadata")
