@@ -6,7 +6,7 @@ The classes themselves are tables (`tables/transformers-*.json`, `tables/configs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnfit.hf.errors import Refused, Unknown
@@ -92,6 +92,18 @@ class HfConfig:
         return out
 
 
+class LayerTypes(NamedTuple):
+    """How a version of transformers 5 treats the lists of layer types (configuration_utils.py)."""
+
+    strict: bool = True  # its config classes are dataclasses that check themselves
+    remapped: bool = True  # old names of layer types become new ones
+    allowed: tuple[str, ...] = ()  # names of layer types; those of 5.20.2 if empty
+    allowed_mlp: tuple[str, ...] | None = None  # names of mlp_layer_types; None: not checked
+    named: bool = True  # whether the refusal of a wrong count names the list
+    older: Mapping[str, str] = {}  # name that 5.20.2's class puts into a list -> the one this version's class does
+    without: Mapping[str, Sequence[str]] = {}  # class -> lists that this version's class does not make
+
+
 class ClassFile(NamedTuple):
     """One table of config classes. A class may stay undecoded until it is asked for: most never are."""
 
@@ -101,6 +113,7 @@ class ClassFile(NamedTuple):
     base_models: Mapping[str, str] = {}
     generation_keys: frozenset[str] = frozenset()
     model_classes: frozenset[str] = frozenset()
+    layer_types: LayerTypes = LayerTypes()
 
 
 Decode = Callable[[Any], dict[str, Any]]
@@ -128,12 +141,13 @@ class ClassTables:
         self.generation_keys = frozenset(transformers.generation_keys)
         self.model_classes = frozenset(transformers.model_classes)
         self.source, self.custom = transformers.source, custom
+        self.layer_types = transformers.layer_types
         self._raw, self._decode = (own.classes, transformers.classes), decode
 
     @property
     def strict(self) -> bool:
         """transformers 5 checks types and layer types when a config is built."""
-        return not self.source.startswith("transformers==4.")
+        return self.layer_types.strict and not self.source.startswith("transformers==4.")
 
     def class_of(self, model_type: str) -> str | None:
         """The class for a model type, the engine's own first."""
@@ -151,11 +165,11 @@ class ClassTables:
         return any(cls in raw for raw in self._raw)
 
 
-def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
+def finish(node: HfConfig, raw: dict[str, Any], tables: ClassTables) -> None:
     """The named functions for what the rules do not say (imported late: they need HfConfig)."""
     from attnfit.hf import special
 
-    special.finish(node, raw, strict)
+    special.finish(node, raw, tables.strict, tables.layer_types)
 
 
 def build(tables: ClassTables, cls: str, model_type: str, given: dict[str, Any], depth: int = 0) -> HfConfig:
@@ -189,14 +203,14 @@ def build(tables: ClassTables, cls: str, model_type: str, given: dict[str, Any],
     dtype = raw.get("dtype", raw.get("torch_dtype"))
     if dtype is not None:
         node.attrs["dtype"] = dtype
-    node.kinds = entry.get("kinds", {})
+    node.kinds = entry.get("kinds", {}) if tables.strict else {}
     for key, value in raw.items():
         check_kind(key, value, node.kinds)
     _sub_configs(tables, node, entry, raw, depth)
     _apply_rules(node, entry, mapped)
-    _layer_types(tables, node)
+    _layer_types(tables, node, mapped)
     _rope(node, entry, raw)
-    finish(node, raw, tables.strict)
+    finish(node, raw, tables)
     return node
 
 
@@ -292,14 +306,22 @@ def _apply_rules(node: HfConfig, entry: dict[str, Any], mapped: dict[str, Any]) 
             break
 
 
-def _layer_types(tables: ClassTables, node: HfConfig) -> None:
-    if not tables.strict:
-        return
+def _layer_types(tables: ClassTables, node: HfConfig, mapped: dict[str, Any]) -> None:
+    types = tables.layer_types
     for key in ("layer_types", "mtp_layer_types", "layers_block_type"):
         real = node.amap.get(key, key)
         value = node.attrs.get(real)
-        if isinstance(value, list) and (key != "layers_block_type" or node.amap.get("layer_types") == real):
+        if not isinstance(value, list) or (key == "layers_block_type" and node.amap.get("layer_types") != real):
+            continue
+        if tables.strict and types.remapped:
             node.attrs[real] = [_LEGACY_LAYER_TYPES.get(t, t) if isinstance(t, str) else t for t in value]
+        elif mapped.get(real) is None and real in types.without.get(node.cls, ()):
+            del node.attrs[real]
+        elif mapped.get(real) is None and types.allowed:
+            node.attrs[real] = made = [types.older.get(name, name) for name in value]
+            if not set(made) <= set(types.allowed):
+                node.opaque[real] = f"{tables.source} makes it in a way that is not in the tables"
+                del node.attrs[real]
 
 
 def _rope(node: HfConfig, entry: dict[str, Any], raw: dict[str, Any]) -> None:

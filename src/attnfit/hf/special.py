@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attnfit.hf.config import HfConfig
+from attnfit.hf.config import HfConfig, LayerTypes
 from attnfit.hf.errors import Refused, Unknown
 
 #: nemotron_h: the letters of hybrid_override_pattern
@@ -125,7 +125,7 @@ _FIXES: dict[str, Callable[[HfConfig, dict[str, Any]], None]] = {
 }
 
 
-def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
+def finish(node: HfConfig, raw: dict[str, Any], strict: bool, types: LayerTypes) -> None:
     """Apply the class' own function, then the checks every transformers 5 config runs when it is built."""
     fix = _FIXES.get(node.cls)
     if fix is not None:
@@ -136,21 +136,23 @@ def finish(node: HfConfig, raw: dict[str, Any], strict: bool) -> None:
                 raise
             raise Refused("ValueError", refused.text.split("ValueError: ", 1)[1], refused.where) from None
     if strict and node.cls not in ("NemotronHConfig", "NeoMMEConfig"):
-        _check_layer_types(node)
+        _check_layer_types(node, types)
 
 
-def _check_layer_types(node: HfConfig) -> None:
-    kinds = node.attrs.get(node.amap.get("layer_types", "layer_types"))
+def _check_layer_types(node: HfConfig, types: LayerTypes) -> None:
     n = node.attrs.get("num_hidden_layers")
-    if not isinstance(kinds, list) or not isinstance(n, int) or node.cls == "DeepseekV4Config":
+    if not isinstance(n, int) or node.cls == "DeepseekV4Config":
         return
-    if any(k not in ALLOWED_LAYER_TYPES for k in kinds):
-        _refuse(
-            "validate_layer_type",
-            f"The `layer_types` entries must be in {ALLOWED_LAYER_TYPES} but got {kinds}",
-        )
-    if n != len(kinds):
-        _refuse(
-            "validate_layer_type",
-            f"`num_hidden_layers` ({n}) must be equal to the number of `layer_types` ({len(kinds)})",
-        )
+    lists = [("layer_types", types.allowed or ALLOWED_LAYER_TYPES)]
+    if types.allowed_mlp is not None:
+        lists.append(("mlp_layer_types", types.allowed_mlp))
+    for name, allowed in lists:
+        kinds = node.attrs.get(node.amap.get(name, name))
+        if not isinstance(kinds, list):
+            return
+        if any(k not in allowed for k in kinds):
+            _refuse("validate_layer_type", f"The `{name}` entries must be in {allowed} but got {kinds}")
+        if n != len(kinds):
+            counted = f"`{name}`" if types.named else "layer types"
+            said = f"`num_hidden_layers` ({n}) must be equal to the number of {counted} ({len(kinds)})"
+            _refuse("validate_layer_type", said)

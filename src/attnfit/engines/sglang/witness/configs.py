@@ -66,7 +66,15 @@ class Pin:
             base_models=table.get("base_models", {}),
             generation_keys=frozenset(table.get("generation_keys", ())),
             model_classes=frozenset(table.get("model_classes", ())),
+            layer_types=_layer_types(version),
         )
+
+
+def _layer_types(version: str) -> hf.LayerTypes:
+    known = json.loads((TABLES / "layer-types.json").read_text("utf-8"))["versions"].get(version)
+    if known is None:
+        return hf.LayerTypes()
+    return hf.LayerTypes(**{key: tuple(value) if isinstance(value, list) else value for key, value in known.items()})
 
 
 class Transformers:
@@ -86,7 +94,8 @@ class Transformers:
             entry = self.tables.entry(name)
             if entry is None:
                 return None
-            kind = next((kind for kind, cls in self.tables.types.items() if cls == name), "")
+            kinds = [kind for kind, cls in self.tables.types.items() if cls == name]
+            kind = kinds[-1] if kinds else ""  # the class's own: those that borrow it come first (code_llama, llama)
             space = {
                 "attnfit_table": name,
                 "model_type": kind,
@@ -139,8 +148,9 @@ class Transformers:
         if node.opaque:
             own["attnfit_opaque"] = dict(node.opaque)
             self._vague_parts(own, node)
-        if node.model_type and type(config).model_type != node.model_type:
-            own["model_type"] = node.model_type
+        kind = node.get("model_type")
+        if kind and type(config).model_type != kind:
+            own["model_type"] = kind
 
     def _vague_parts(self, own: dict[str, Any], node: hf.HfConfig) -> None:
         """Parts that the class makes by itself: of which class they are is known, and nothing else."""

@@ -24,6 +24,9 @@ class Sentinel:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> str:
+        return self.name  # there is one of each, also among copies
+
 
 class UnsetType(Sentinel):
     def __bool__(self) -> bool:
@@ -67,29 +70,51 @@ def _own_fields(space: dict[str, Any]) -> dict[str, FieldInfo]:
 
 
 class StructMeta(type):
-    """Collects the fields of a Struct and of those it derives from."""
+    """Collects the fields of a Struct and of those it derives from; those that only go by name come last."""
 
     attnfit_fields: dict[str, FieldInfo]
+    attnfit_positional: int
     attnfit_frozen: bool
+    attnfit_open: bool  # further attributes may be set
 
     def __new__(
-        meta, name: str, bases: tuple[type, ...], space: dict[str, Any], /, *, frozen: bool = False, **options: Any
+        meta,
+        name: str,
+        bases: tuple[type, ...],
+        space: dict[str, Any],
+        /,
+        *,
+        frozen: bool = False,
+        kw_only: bool = False,
+        **options: Any,
     ) -> StructMeta:
         body = dict(space)
         own = _own_fields(body)
         cls = super().__new__(meta, name, bases, body)
         inherited = [base for base in reversed(cls.__mro__[1:]) if isinstance(base, StructMeta)]
-        cls.attnfit_fields = {}
+        placed: dict[str, FieldInfo] = {}
+        named: dict[str, FieldInfo] = {}
         for base in inherited:
-            cls.attnfit_fields.update(base.attnfit_fields)
-        cls.attnfit_fields.update(own)
+            for number, (field, info) in enumerate(base.attnfit_fields.items()):
+                _put(field, info, *((placed, named) if number < base.attnfit_positional else (named, placed)))
+        for field, info in own.items():
+            _put(field, info, *((named, placed) if kw_only else (placed, named)))
+        cls.attnfit_fields, cls.attnfit_positional = {**placed, **named}, len(placed)
         cls.attnfit_frozen = frozen or any(base.attnfit_frozen for base in inherited)
+        others = (base for base in cls.__mro__[1:] if not isinstance(base, StructMeta) and base is not object)
+        cls.attnfit_open = bool(options.get("dict")) or any("__dict__" in vars(base) for base in others)
+        cls.attnfit_open |= any(base.attnfit_open for base in inherited)
         type.__setattr__(cls, "__struct_fields__", tuple(cls.attnfit_fields))
-        type.__setattr__(cls, "__match_args__", tuple(cls.attnfit_fields))
+        type.__setattr__(cls, "__match_args__", tuple(placed))
         return cls
 
     def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], /, **options: Any) -> None:
         super().__init__(name, bases, space)
+
+
+def _put(name: str, info: FieldInfo, here: dict[str, FieldInfo], not_there: dict[str, FieldInfo]) -> None:
+    not_there.pop(name, None)
+    here[name] = info
 
 
 class Struct(metaclass=StructMeta):
@@ -153,7 +178,14 @@ def astuple(struct: Any) -> tuple[Any, ...]:
     return tuple(asdict(struct).values())
 
 
+def _made(cls: StructMeta, given: dict[str, Any]) -> Any:
+    return cls(**given)
+
+
 def replace(struct: Any, **changes: Any) -> Any:
+    for name in changes:
+        if name not in type(struct).attnfit_fields:
+            raise TypeError(f"`{type(struct).__name__}` has no field '{name}'")
     return type(struct)(**{**asdict(struct), **changes})
 
 
