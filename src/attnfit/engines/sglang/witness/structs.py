@@ -122,7 +122,7 @@ class Struct(metaclass=StructMeta):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         fields = type(self).attnfit_fields
-        if len(args) > len(fields):
+        if len(args) > type(self).attnfit_positional:
             raise as_real(TypeError("Extra positional arguments provided"))
         given = dict(zip(fields, args, strict=False))
         for name, value in kwargs.items():
@@ -148,7 +148,18 @@ class Struct(metaclass=StructMeta):
     def __setattr__(self, name: str, value: Any) -> None:
         if type(self).attnfit_frozen:
             raise as_real(AttributeError(f"immutable type: '{type(self).__name__}'"))
+        cls = type(self)
+        if not (cls.attnfit_open or name in cls.attnfit_fields or hasattr(getattr(cls, name, None), "__set__")):
+            raise as_real(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
         object.__setattr__(self, name, value)
+
+    def __copy__(self) -> Any:
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __reduce__(self) -> Any:
+        return _made, (type(self), asdict(self))  # a deep copy is constructed anew
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -185,7 +196,7 @@ def _made(cls: StructMeta, given: dict[str, Any]) -> Any:
 def replace(struct: Any, **changes: Any) -> Any:
     for name in changes:
         if name not in type(struct).attnfit_fields:
-            raise TypeError(f"`{type(struct).__name__}` has no field '{name}'")
+            raise as_real(TypeError(f"`{type(struct).__name__}` has no field '{name}'"))
     return type(struct)(**{**asdict(struct), **changes})
 
 

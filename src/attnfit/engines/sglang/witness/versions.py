@@ -11,11 +11,11 @@ from attnfit.witness.fakes import StubModule
 from attnfit.witness.stubs import as_real
 
 _PATTERN = re.compile(
-    r"v?(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)"
-    r"(?:[-_.]?(?P<pre>a|b|rc|alpha|beta|c|preview|pre)[-_.]?(?P<pre_number>\d*))?"
-    r"(?:-(?P<implicit>\d+)|[-_.]?(?P<post>post|rev|r)[-_.]?(?P<post_number>\d*))?"
-    r"(?:[-_.]?(?P<dev>dev)[-_.]?(?P<dev_number>\d*))?(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?",
-    re.IGNORECASE,
+    r"v?(?:(?P<epoch>[0-9]+)!)?(?P<release>[0-9]+(?:\.[0-9]+)*)"
+    r"(?:[-_.]?(?P<pre>alpha|beta|preview|pre|a|b|c|rc)[-_.]?(?P<pre_number>[0-9]*))?"
+    r"(?:-(?P<implicit>[0-9]+)|[-_.]?(?P<post>post|rev|r)[-_.]?(?P<post_number>[0-9]*))?"
+    r"(?:[-_.]?(?P<dev>dev)[-_.]?(?P<dev_number>[0-9]*))?(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?",
+    re.IGNORECASE | re.ASCII,
 )
 _LETTERS = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
 
@@ -33,24 +33,26 @@ class Version:
         if match is None:
             raise as_real(InvalidVersion(f"Invalid version: {version!r}"))
         part = match.groupdict()
-        self._text = str(version)
         self.release = tuple(int(number) for number in part["release"].split("."))
         letter = (part["pre"] or "").lower()
         self.pre = (_LETTERS.get(letter, letter), int(part["pre_number"] or 0)) if letter else None
         posted = part["post"] is not None or part["implicit"] is not None
         self.post = int(part["implicit"] or part["post_number"] or 0) if posted else None
         self.dev = int(part["dev_number"] or 0) if part["dev"] else None
-        self.local, self.epoch = part["local"], int(part["epoch"] or 0)
-        self._key = self._order()
+        local = [int(word) if word.isdigit() else word for word in re.split(r"[-_.]", (part["local"] or "").lower())]
+        self.local = ".".join(str(word) for word in local) or None
+        self.epoch = int(part["epoch"] or 0)
+        self._key = self._order(local if self.local else [])
 
-    def _order(self) -> tuple[Any, ...]:
+    def _order(self, local: list[int | str]) -> tuple[Any, ...]:
         release = self.release
         while release and release[-1] == 0:
             release = release[:-1]
         only_dev = self.dev is not None and self.pre is None and self.post is None
         pre = (0,) if only_dev else (2,) if self.pre is None else (1, *self.pre)
         post = -1 if self.post is None else self.post
-        return (self.epoch, release, pre, post, (1,) if self.dev is None else (0, self.dev), self.local or "")
+        words = tuple((0, word, 0) if isinstance(word, str) else (1, "", word) for word in local)  # numbers are later
+        return (self.epoch, release, pre, post, (1,) if self.dev is None else (0, self.dev), words)
 
     @property
     def major(self) -> int:
@@ -69,20 +71,39 @@ class Version:
         return self.pre is not None or self.dev is not None
 
     @property
+    def is_postrelease(self) -> bool:
+        return self.post is not None
+
+    @property
+    def is_devrelease(self) -> bool:
+        return self.dev is not None
+
+    @property
     def base_version(self) -> str:
-        return ".".join(str(number) for number in self.release)
+        epoch = f"{self.epoch}!" if self.epoch else ""
+        return epoch + ".".join(str(number) for number in self.release)
+
+    @property
+    def public(self) -> str:
+        pre = "".join(str(part) for part in self.pre or ())
+        post = "" if self.post is None else f".post{self.post}"
+        dev = "" if self.dev is None else f".dev{self.dev}"
+        return self.base_version + pre + post + dev
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Version) and self._key == other._key
+        return self._key == other._key if isinstance(other, Version) else NotImplemented
 
-    def __lt__(self, other: Version) -> bool:
-        return bool(self._key < other._key)
+    def __lt__(self, other: object) -> bool:
+        return bool(self._key < other._key) if isinstance(other, Version) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __str__(self) -> str:
-        return self._text
+        return self.public + (f"+{self.local}" if self.local else "")
+
+    def __repr__(self) -> str:
+        return f"<Version('{self}')>"
 
 
 def modules() -> dict[str, types.ModuleType]:
