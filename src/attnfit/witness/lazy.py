@@ -66,6 +66,11 @@ class Text:
         self.code: types.CodeType | None = None  # compiled once, whatever the number of modules that run it
 
     @property
+    def imports(self) -> bool:
+        """Whether it is an import."""
+        return isinstance(self._tree, (ast.Import, ast.ImportFrom))
+
+    @property
     def tree(self) -> ast.stmt:
         """A fresh tree each time: transforms change it in place."""
         if self._chunk is not None:
@@ -179,6 +184,9 @@ class LazyModule(types.ModuleType):
         own = name.partition(".")[0] + "."
         self.__registering = [each for each in text.registering if "." not in each or each.startswith(own)]
         self.__by_name = text.by_name
+        for taken in OWN_NAMES & text.by_name.keys():  # asked for before it is run, it would be ours
+            if not all(each.imports for each in text.by_name[taken]):
+                stubs.leak(f"{relative} defines {taken!r}, a name that the witness has for itself there")
 
     def __getattr__(self, name: str) -> Any:
         value = self.demand(name)
@@ -213,7 +221,9 @@ class LazyModule(types.ModuleType):
         pending, self.__registering = self.__registering, []
         for name in pending:
             if "." in name:
-                vars(self)["__builtins__"]["__import__"](name, vars(self))
+                module = vars(self)["__builtins__"]["__import__"](name, vars(self), None, ("*",))
+                if isinstance(module, LazyModule):
+                    module.register()
             else:
                 self.demand(name)
 
@@ -311,6 +321,9 @@ class LazyModule(types.ModuleType):
             for name in statement.names:
                 if name in space:
                     self.__stored[name] = (space.pop(name), frozenset(facets))
+
+
+OWN_NAMES = frozenset(name for name in vars(LazyModule) if not name.startswith("_"))
 
 
 def _one_import_each(tree: ast.stmt) -> list[ast.stmt]:
