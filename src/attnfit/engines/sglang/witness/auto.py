@@ -166,7 +166,7 @@ def _own_code(
     own = found is not None and not found.__module__.startswith("transformers") and home.pin.five
     if not trusted or own:
         return
-    if not upstream and files.known and not files.exists(f"{path}/{file}"):
+    if not upstream and files.whole and not files.exists(f"{path}/{file}"):
         raise as_real(OSError(
             f"{path} does not appear to have a file named {file}. Checkout 'https://huggingface.co/{path}/tree/main' "
             "for available files."

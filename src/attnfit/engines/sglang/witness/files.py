@@ -17,6 +17,9 @@ from attnfit.witness.fakes import StubModule
 from attnfit.witness.stubs import as_real, leak
 
 
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+
+
 class Files:
     """What lies where the model is.
 
@@ -33,8 +36,9 @@ class Files:
         root: str,
     ) -> None:
         self.model, self.texts, self.others = model.rstrip("/") or "/", texts, others
-        self.known = names is not None
         self.names = sorted(names if names is not None else texts)
+        # Without weights it is a copy of the configuration alone: what else the checkpoint has is not known.
+        self.whole = names is not None and any(name.endswith(_WEIGHTS) for name in names)
         self.root = root  # of SGLang's sources
         self.written: dict[str, str] = {}
 

@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import posixpath
 import random
@@ -224,7 +225,8 @@ def surround(
                 "subprocess", run=gpus.run, check_output=gpus.smi, PIPE=-1, STDOUT=-2, DEVNULL=-3, **errors
             ),
             "psutil": StubModule("psutil"),
-            "huggingface_hub": StubModule("huggingface_hub", snapshot_download=lambda path, *args, **kwargs: path),
+            "orjson": StubModule("orjson", loads=_orjson, JSONDecodeError=ValueError),
+            "huggingface_hub": StubModule("huggingface_hub", snapshot_download=_local, HfApi=HfApi),
             "triton": StubModule(
                 "triton", __version__="3.5.0", cdiv=lambda a, b: -(-a // b), next_power_of_2=_next_power_of_2
             ),
@@ -235,6 +237,32 @@ def surround(
     table.update(structs.modules())
     table.update(versions.modules())
     table.update(file_modules(files))
+
+
+def _orjson(text: Any) -> Any:
+    """orjson.loads. It has words of its own for what it refuses."""
+    try:
+        return json.loads(text, parse_constant=lambda name: stubs.leak(f"orjson was given {name}"))
+    except ValueError:
+        stubs.leak(f"what orjson says of {text!r}")
+
+
+class HfApi:
+    """huggingface_hub.HfApi: the hub is not asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def ask(repo_id: Any = "?", *args: Any, **kwargs: Any) -> Any:
+            stubs.leak(f"{kwargs.get('repo_id', repo_id)} is on the hub and not at hand; name a directory instead")
+
+        return ask
+
+
+def _local(path: Any, *args: Any, **kwargs: Any) -> Any:
+    """snapshot_download of a model that is here."""
+    return path
 
 
 def _next_power_of_2(number: int) -> int:
