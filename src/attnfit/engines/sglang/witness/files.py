@@ -54,7 +54,7 @@ class Files:
         if name is not None:
             return not name or name in self.names
         text = str(path)
-        if text.startswith(self.root):
+        if text == self.root or text.startswith(f"{self.root}/"):
             return pathlib.Path(text).exists()
         return text in self.written or text in self.others
 

@@ -123,7 +123,9 @@ def typing_module(home: Callable[[str], Any]) -> types.ModuleType:
             space = vars(home(owner.__module__) or sys.modules[owner.__module__])
             own = dict(vars(owner)) if isinstance(owner, type) else {}
             for name, hint in getattr(owner, "__dict__", {}).get("__annotations__", {}).items():
-                found[name] = eval(_hint(hint), space, own) if isinstance(hint, str) else hint
+                while isinstance(hint, str):  # one that was quoted in the source is text twice
+                    hint = eval(_hint(hint), space, own)
+                found[name] = hint
         if include_extras:
             return found
         return {name: typing._strip_annotations(hint) for name, hint in found.items()}  # type: ignore[attr-defined]
