@@ -142,7 +142,8 @@ class Transformers:
 
     def _take(self, config: Any, node: hf.HfConfig) -> None:
         own = vars(config)
-        own.update({key: self._value(key, value) for key, value in node.attrs.items() if key != "model_type"})
+        named = {key: value for key, value in node.attrs.items() if key not in ("model_type", "torch_dtype")}
+        own.update({key: self._value(key, value) for key, value in named.items()})
         for key, value in self._common().items():
             own.setdefault(key, copy.copy(value))
         if node.opaque:
@@ -281,8 +282,8 @@ def _base_class(home: Transformers) -> Any:
 
 
 def _plain(key: str, value: Any) -> Any:
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
     if key == "dtype" and value is not None:
         return repr(value).removeprefix("torch.")
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     return copy.deepcopy(value) if isinstance(value, dict | list) else value
