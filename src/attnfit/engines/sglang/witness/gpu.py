@@ -38,6 +38,7 @@ class Gpus:
         self.capability, self.name, self.count = capability, name, count
         self.bytes = int(memory_gib * GIB)
         self.mib = int(memory_gib * 1024)
+        self.cuda = ""  # version of CUDA that torch is built for
 
     def smi(self, command: str | Sequence[str], **options: Any) -> str:
         """What nvidia-smi prints, one line a GPU."""
@@ -52,6 +53,8 @@ class Gpus:
             for asked, line in answers.items():
                 if f"--query-gpu={asked}" in text:
                     return "".join(f"{line}\n" for _ in range(self.count))
+        if text.endswith("nvcc --version"):  # the toolkit torch is built for, as where there is none
+            return f"Cuda compilation tools, release {self.cuda}, V{self.cuda}.0"
         stubs.leak(f"a program was to be run: {text}")
 
     def run(self, command: str | Sequence[str], **options: Any) -> types.SimpleNamespace:
@@ -139,6 +142,7 @@ class TorchModule(StubModule):
 def modules(facts: Facts, gpus: Gpus, torch_version: str, cuda_version: str) -> dict[str, types.ModuleType]:
     """torch and the parts of it that are asked, by name."""
     torch = torch_module(facts)
+    gpus.cuda = cuda_version
     torch.__class__ = TorchModule
     props = Record(
         "device_properties",

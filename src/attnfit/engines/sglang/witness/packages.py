@@ -7,6 +7,7 @@ call it, or to compare what it gives, leaks. Standard library only.
 
 from __future__ import annotations
 
+import importlib.machinery
 import types
 from typing import Any
 
@@ -16,19 +17,21 @@ from attnfit.witness.stubs import STATE, Existing, Stub, leak, path_of
 
 # What other platforms bring; none of it is beside an NVIDIA GPU.
 _ELSEWHERE = """
-    torch_npu sgl_kernel_npu habana_frameworks torch_musa torch_mlu mlx intel_extension_for_pytorch modelscope
+    torch_npu sgl_kernel_npu habana_frameworks torch_musa torch_mlu mlx intel_extension_for_pytorch modelscope wave_lang
 """
 ELSEWHERE = frozenset(_ELSEWHERE.split())
 _KERNELS = """
     flashinfer sgl_kernel deep_gemm sgl_deep_gemm flash_mla sgl_flash_mla flash_attn flash_attn_interface flash_kda fla
     cutlass quack tilelang tvm tvm_ffi deep_ep humming triton_kernels cuda nvshmem mooncake nixl helion hpc aiter
-    causal_conv1d mamba_ssm ptx_kda nvidia_kda
+    causal_conv1d mamba_ssm ptx_kda nvidia_kda tokenspeed_mla
 """
 KERNELS = frozenset(_KERNELS.split())
 # Facts that decide what SGLang resolves by default; the others only whether a kernel can run (needs.py).
 DECIDING = ("flashinfer", "sgl_kernel")
 # On no package index: not there unless the case says so. SGLang's own code then refuses.
 UNUSUAL = frozenset({"hpc"})
+# What is known of a package's contents: names of modules that hold what was compiled, which is nothing yet.
+EMPTY = {"tokenspeed_mla.mla_prefill": ("_compiled_kernels",)}
 # flashinfer up to 0.1.6 only: SGLang looks for it and goes on without.
 GONE = frozenset({"_grouped_size_compiled_for_decode_kernels"})
 
@@ -48,6 +51,12 @@ class Facts(Base):
         if top in UNUSUAL:
             return bool(self.env.get(top, False))
         return bool(self.env.get(top, True)) if top in DECIDING else True
+
+    def spec(self, name: str) -> Any:
+        """importlib.util.find_spec; a kernel package that is there is there with all its modules"""
+        if name.partition(".")[0] in KERNELS:
+            return importlib.machinery.ModuleSpec(name, None) if self.present(name) else None
+        return super().spec(name)
 
     def which(self, program: str) -> str | None:
         name = program.rpartition("/")[2]
@@ -90,4 +99,5 @@ class KernelModule(StubModule):
 
 def stand_in(name: str) -> StubModule:
     """The module for a package that is there and not among the source files."""
-    return KernelModule(name) if name.partition(".")[0] in KERNELS else StubModule(name)
+    known: dict[str, Any] = {leaf: {} for leaf in EMPTY.get(name, ())}
+    return KernelModule(name, **known) if name.partition(".")[0] in KERNELS else StubModule(name)

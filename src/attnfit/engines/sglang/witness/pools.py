@@ -116,7 +116,8 @@ def _quant_method(loader: Loader, made: Record, args: Any, name: str) -> Any:
     asked = {"num_layers": 1, "device": "cpu", "page_size": made.page_size}
     takes = source.KV_CACHE_QUANT_REGISTRY[name].__init__.__code__.co_varnames
     method = source.get_kv_cache_quant_method(name, **{key: value for key, value in asked.items() if key in takes})
-    method.configure_attention_backends_from_server_args(args)
+    if hasattr(method, "configure_attention_backends_from_server_args"):
+        method.configure_attention_backends_from_server_args(args)
     return method
 
 

@@ -221,7 +221,7 @@ def surround(
             "logging": logging_module(said),
             "typing": hints,
             "typing_extensions": hints,
-            "random": random,
+            "random": _random(),
             "regex": re,
             "subprocess": StubModule(
                 "subprocess", run=gpus.run, check_output=gpus.smi, PIPE=-1, STDOUT=-2, DEVNULL=-3, **errors
@@ -239,6 +239,13 @@ def surround(
     table.update(structs.modules())
     table.update(versions.modules())
     table.update(file_modules(files))
+
+
+def _random() -> types.ModuleType:
+    """random, the same for every launch: a seed that is drawn must not make two equal questions differ."""
+    drawn = random.Random(0)
+    names = ("randint", "random", "choice", "randrange", "uniform", "shuffle", "sample", "seed", "getrandbits")
+    return StubModule("random", Random=random.Random, **{name: getattr(drawn, name) for name in names})
 
 
 def _orjson(text: Any) -> Any:
