@@ -101,6 +101,9 @@ class FileText:
                 continue
             for tree in (part for whole in parse(chunk) for part in _one_import_each(whole)):
                 names, touched = bound(tree), mutated(tree)
+                if registers is not None and registers.match(f"@{_called(tree)}("):
+                    names = {f"<line {tree.lineno}>"}  # `register_x(...)` binds nothing
+                    self.registering.extend(names)
                 if isinstance(tree, (ast.Import, ast.ImportFrom)):
                     imported.update(names)
                     self._import(tree, registers is not None)
@@ -333,6 +336,12 @@ def _one_import_each(tree: ast.stmt) -> list[ast.stmt]:
     if isinstance(tree, ast.ImportFrom):
         return [ast.copy_location(ast.ImportFrom(tree.module, [alias], tree.level), tree) for alias in tree.names]
     return [tree]
+
+
+def _called(tree: ast.stmt) -> str:
+    """The name of the function that a statement calls and does nothing else; '' for any other."""
+    call = tree.value if isinstance(tree, ast.Expr) else None
+    return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
 
 
 def _package(tree: ast.Import | ast.ImportFrom) -> str:
