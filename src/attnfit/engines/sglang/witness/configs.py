@@ -74,7 +74,8 @@ def _layer_types(version: str) -> hf.LayerTypes:
     known = json.loads((TABLES / "layer-types.json").read_text("utf-8"))["versions"].get(version)
     if known is None:
         return hf.LayerTypes()
-    return hf.LayerTypes(**{key: tuple(value) if isinstance(value, list) else value for key, value in known.items()})
+    read: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in known.items()}
+    return hf.LayerTypes(**read)
 
 
 class Transformers:
