@@ -121,14 +121,15 @@ def _from_pretrained(home: Transformers, files: Files, notes: list[str], path: s
         kind = keys["model_type"] = "ministral"
         found = home.class_of(kind)
     if found is None:
-        raise as_real(ValueError(
+        told = (
             f"The checkpoint you are trying to load has model type `{kind}` but Transformers does not recognize this "
             "architecture. This could be because of an issue with the checkpoint, or because your version of "
             "Transformers is out of date.\n\nYou can update Transformers with the command `pip install --upgrade "
             "transformers`. If this does not work, and the checkpoint is very new, then there may not be a release "
             "version that supports this model yet. In this case, you can get the most up-to-date code by installing "
             "Transformers from source with the command `pip install git+https://github.com/huggingface/transformers.git`"
-        ))
+        )
+        raise as_real(ValueError(told))
     config = found.from_dict(keys)
     vars(config)["_name_or_path"] = path
     return config
@@ -159,18 +160,20 @@ def _own_code(
                 "contains custom code which must be executed to correctly load the model. You can inspect the "
                 f"repository content at {at} ."
             )
-        raise as_real(ValueError(
+        told = (
             f"The repository {path} {said}\n You can inspect the repository content at https://hf.co/{path}.\n"
             "Please pass the argument `trust_remote_code=True` to allow custom code to be run."
-        ))
+        )
+        raise as_real(ValueError(told))
     own = found is not None and not found.__module__.startswith("transformers") and home.pin.five
     if not trusted or own:
         return
     if not upstream and files.whole and not files.exists(f"{path}/{file}"):
-        raise as_real(OSError(
+        told = (
             f"{path} does not appear to have a file named {file}. Checkout 'https://huggingface.co/{path}/tree/main' "
             "for available files."
-        ))
+        )
+        raise as_real(OSError(told))
     if found is None:
         leak(f"the model's own {file} is never run, and no class of this release knows model_type {kind!r}")
     notes.append(f"the model's own {file} is never run: read as the release's own class for {kind} reads it")
