@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import json
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +17,17 @@ from attnfit.witness import blame, guard, stubs
 from attnfit.witness.fake_torch import DTYPES
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 2}
-Read = Callable[..., Any]
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture(autouse=True)
 def _outside_loading() -> None:
     stubs.STATE.loading = 0
+
+
+@cache
+def pin(version: str) -> Pin:
+    return Pin(version)
 
 
 class World:
@@ -29,7 +37,7 @@ class World:
         self.own: dict[str, Any] = {}
         self.notes: list[str] = []
         self.files = Files("/m/one", {"config.json": config}, names or ["config.json"], {}, "/src")
-        self.home = Transformers(Pin(version), lambda: self.own, self.files.config)
+        self.home = Transformers(pin(version), lambda: self.own, self.files.config)
         self.package: Any = auto.modules(self.home, self.files, self.notes)["transformers"]
 
     def read(self, **options: Any) -> Any:
@@ -147,6 +155,23 @@ def test_a_config_class_refuses_in_its_own_words(changed: dict[str, Any], kind: 
     assert blame.fault(caught.value) is None, "it is the release's refusal, not a fault of ours"
     if "layer_types" in changed or "hidden_size" in changed:
         assert World("4.57.1", {**LLAMA, **changed, "head_dim": 128}).read() is not None, "4 does not look"
+
+
+RECORDED: list[Any] = json.loads(gzip.decompress((DATA / "hf-refusals.json.gz").read_bytes()))["rows"]
+
+
+@pytest.mark.parametrize("version", sorted({version for version, _, _ in RECORDED}))
+def test_what_the_real_transformers_refuses_and_reads(version: str) -> None:
+    """Odd configs, and what the real package of that version said of each."""
+    mine = [(config, real) for each, config, real in RECORDED if each == version]
+    assert len(mine) > 25
+    for config, real in mine:
+        said = None
+        try:
+            World(version, config).read()
+        except Exception as error:
+            said = [type(error).__name__, str(error)]
+        assert said == real, config
 
 
 @BOTH

@@ -133,6 +133,21 @@ def test_a_module_imported_for_what_it_does_does_it(load: Load) -> None:
     assert load(files, registers=REGISTERS).source("engine.main").names() == ["more"]
 
 
+def test_what_is_registered_by_a_plain_call_is_there_too(load: Load) -> None:
+    text = """
+        TABLE = {}
+        def register_kind(name, make):
+            TABLE[name] = make
+        def look(name):
+            return TABLE[name]
+        register_kind("x", lambda: 1)
+        register_kind("y", lambda: later)
+        forget = TABLE.clear
+        later = 2
+        """
+    assert load({"a": text}, registers=REGISTERS).source("engine.a").look("y")() == 2
+
+
 def test_loaders_of_one_release_share_what_files_say_and_nothing_else(load: Load) -> None:
     shelf = Shelf()
     one, other = (load({"a": "table = []\ntable.append(1)\n"}, shelf=shelf) for _ in range(2))

@@ -101,6 +101,8 @@ class LayerTypes(NamedTuple):
     allowed_mlp: tuple[str, ...] | None = None  # names of mlp_layer_types; None: not checked
     named: bool = True  # whether the refusal of a wrong count names the list
     older: Mapping[str, str] = {}  # name that 5.20.2's class puts into a list -> the one this version's class does
+    checks: Mapping[str, bool] = {}  # where classes are not strict: those that check layer_types; whether their number
+    checked: tuple[str, ...] = ()  # names that those allow
     without: Mapping[str, Sequence[str]] = {}  # class -> lists that this version's class does not make
 
 

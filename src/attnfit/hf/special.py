@@ -124,11 +124,13 @@ _FIXES: dict[str, Callable[[HfConfig, dict[str, Any]], None]] = {
     "HrmTextConfig": _hrm_text,
 }
 
+_SINCE_STRICT = ("LlamaConfig",)  # what these functions do, the class does since it is strict
+
 
 def finish(node: HfConfig, raw: dict[str, Any], strict: bool, types: LayerTypes) -> None:
     """Apply the class' own function, then the checks every transformers 5 config runs when it is built."""
     fix = _FIXES.get(node.cls)
-    if fix is not None:
+    if fix is not None and (strict or node.cls not in _SINCE_STRICT):
         try:
             fix(node, raw)
         except Refused as refused:
@@ -137,6 +139,20 @@ def finish(node: HfConfig, raw: dict[str, Any], strict: bool, types: LayerTypes)
             raise Refused("ValueError", refused.text.split("ValueError: ", 1)[1], refused.where) from None
     if strict and node.cls not in ("NemotronHConfig", "NeoMMEConfig"):
         _check_layer_types(node, types)
+    elif node.cls in types.checks:
+        _check_as_before(node, types)
+
+
+def _check_as_before(node: HfConfig, types: LayerTypes) -> None:
+    """layer_type_validation, which some classes call before they are strict (configuration_utils.py, 4.57.1, 5.3.0)."""
+    kinds, n = node.attrs.get("layer_types"), node.attrs.get("num_hidden_layers")
+    if not isinstance(kinds, list):
+        return
+    if any(kind not in types.checked for kind in kinds):
+        raise Refused("ValueError", f"The `layer_types` entries must be in {types.checked}")
+    if types.checks[node.cls] and isinstance(n, int) and n != len(kinds):
+        said = f"`num_hidden_layers` ({n}) must be equal to the number of layer types ({len(kinds)})"
+        raise Refused("ValueError", said)
 
 
 def _check_layer_types(node: HfConfig, types: LayerTypes) -> None:

@@ -107,6 +107,9 @@ class FileText:
                 if isinstance(tree, (ast.Import, ast.ImportFrom)):
                     imported.update(names)
                     self._import(tree, registers is not None)
+                if registers is not None and not names and registers.search(_as_decorator(tree)):
+                    names = {f"<line {tree.lineno}>"}
+                    self.registering.extend(names)
                 if names or touched:
                     pending.append((tree, None, names, touched))
         self.by_name: dict[str, list[Text]] = {}
@@ -342,6 +345,12 @@ def _called(tree: ast.stmt) -> str:
     """The name of the function that a statement calls and does nothing else; '' for any other."""
     call = tree.value if isinstance(tree, ast.Expr) else None
     return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+
+
+def _as_decorator(tree: ast.stmt) -> str:
+    """`register_x(...)` on a line of its own, as `@register_x(` would be written; "" for any other statement."""
+    called = tree.value.func if isinstance(tree, ast.Expr) and isinstance(tree.value, ast.Call) else None
+    return f"@{called.id}(" if isinstance(called, ast.Name) else ""
 
 
 def _package(tree: ast.Import | ast.ImportFrom) -> str:
