@@ -105,7 +105,7 @@ def _backends(given: Given, launch: Launch) -> Iterator[Move]:
     plain = words.without(argv, *asked)
     shown = " ".join(words.shown(argv, flag) for flag in asked)
     if asked:
-        yield Move(f"drop {shown}", plain)
+        yield Move(f"drop {shown}", plain, kind="backend")
     base, instead = ATTENTION_FLAGS[0], ""
     if asked == [base]:
         instead = f" instead of {words.value_of(argv, base)}"
