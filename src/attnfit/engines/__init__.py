@@ -139,6 +139,16 @@ class Engine(Protocol):
         """
 
 
+def divisor(gpus: int, config: Mapping[str, Any]) -> int:
+    """The most of `gpus` GPUs that the attention heads of a config.json can be divided among."""
+    nested = config.get("text_config")
+    heads = (nested if isinstance(nested, dict) else config).get("num_attention_heads")
+    size = gpus
+    while isinstance(heads, int) and heads > 0 and heads % size:
+        size -= 1
+    return size
+
+
 def engine(name: str) -> Engine:
     """Raises UsageError, listing the valid names, for an engine we do not know."""
     if name not in ENGINES:

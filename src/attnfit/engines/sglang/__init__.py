@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Fit, Launch, Model, Question, Selection
-from attnfit.engines import Circumstances, Given, Move, Weights
+from attnfit.engines import Circumstances, Given, Move, Weights, divisor
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError
 
@@ -127,11 +127,7 @@ class Sglang:
     name = "sglang"
 
     def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
-        nested = config.get("text_config")
-        heads = (nested if isinstance(nested, dict) else config).get("num_attention_heads")
-        size = gpus
-        while isinstance(heads, int) and heads > 0 and heads % size:
-            size -= 1  # the engine wants a divisor of the attention heads
+        size = divisor(gpus, config)
         start = ("python", "-m", "sglang.launch_server", "--model-path", *model)
         return (*start, *(("--tp", str(size)) if size > 1 else ()))
 

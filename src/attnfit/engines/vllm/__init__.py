@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Fit, Launch, Model, Question, Selection
-from attnfit.engines import Circumstances, Given, Move, Weights
+from attnfit.engines import Circumstances, Given, Move, Weights, divisor
 from attnfit.engines.traits import Traits
 
 if TYPE_CHECKING:
@@ -114,11 +114,7 @@ class Vllm:
     name = "vllm"
 
     def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
-        nested = config.get("text_config")
-        heads = (nested if isinstance(nested, dict) else config).get("num_attention_heads")
-        size = gpus
-        while isinstance(heads, int) and heads > 0 and heads % size:
-            size -= 1  # the engine wants a divisor of the attention heads
+        size = divisor(gpus, config)
         return ("vllm", "serve", *model, *(("--tensor-parallel-size", str(size)) if size > 1 else ()))
 
     def moves(self, given: Given, launch: Launch) -> Iterator[Move]:
