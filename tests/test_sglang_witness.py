@@ -14,7 +14,7 @@ import pytest
 
 import made_up_sglang as tiny
 from attnfit.engines.sglang.distribution import DISTRIBUTION
-from attnfit.engines.sglang.witness import Child
+from attnfit.engines.sglang.witness import Child, _drafts
 from attnfit.engines.sglang.witness.launch import ordered
 from attnfit.errors import UnknownAnswer
 from attnfit.witness import sources
@@ -192,6 +192,33 @@ def test_the_environment_of_this_process_is_not_the_child_s(probe: Ask, monkeypa
     monkeypatch.setenv("HF_TOKEN", "secret")
     body = "import inspect, os\nassert 'HF_TOKEN' not in {**inspect.os.environ, **os.environ}, 'it sees variables'"
     assert probe(body)["ok"] is True
+
+
+def test_versions_are_those_the_release_pins(probe: Ask) -> None:
+    body = """
+        from importlib.metadata import PackageNotFoundError, version
+        from packaging.version import parse
+        import torch, transformers
+        assert (version("torch"), torch.__version__, transformers.__version__) == ("2.9.1", "2.9.1", "4.57.1")
+        assert version("sglang") == "0.0.7"
+        assert parse("2.9") < parse(version("torch")) < parse("2.9.2.dev1")
+        try:
+            version("no_such_package")
+        except PackageNotFoundError:
+            return
+        raise ValueError("there is no such package")
+        """
+    assert probe(body)["ok"] is True
+
+
+@pytest.mark.parametrize("form", ["two words", "one word"])
+def test_a_draft_model_s_config_is_read_from_where_the_words_say(tmp_path: Path, form: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    flag = "--speculative-draft-model-path"
+    words = [flag, f"{tmp_path}/"] if form == "two words" else [f"{flag}={tmp_path}"]
+    assert _drafts(["--tp", "8", *words]) == {str(tmp_path): {"model_type": "llama"}}
+    assert _drafts([flag, "some/repository"]) == {}
+    assert _drafts([flag]) == {}
 
 
 def test_a_release_that_does_not_say_its_transformers_is_unknown(tmp_path: Path) -> None:
