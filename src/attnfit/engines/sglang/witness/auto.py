@@ -7,10 +7,11 @@ import types
 from typing import Any
 
 from attnfit.witness.fakes import StubModule
-from attnfit.witness.stubs import Stub, as_real, leak
+from attnfit.witness.stubs import as_real, leak
 
 from .configs import Transformers
 from .files import Files
+from .gpu import Record
 
 # Modules of transformers that SGLang imports names from; each of them gives what the top one does.
 _PARTS = """
@@ -60,7 +61,7 @@ def modules(home: Transformers, files: Files, notes: list[str]) -> dict[str, typ
         def from_pretrained(cls, path: Any, **kwargs: Any) -> Any:
             if not files.exists(f"{path}/generation_config.json"):
                 raise as_real(OSError(f"{path} does not appear to have a file named generation_config.json."))
-            return Stub("generation_config")
+            return Record("generation_config", eos_token_id=None)  # which tokens end a text decides no backend
 
     class Mapping(dict[str, Any]):
         """CONFIG_MAPPING"""
