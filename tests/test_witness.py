@@ -12,7 +12,7 @@ import pytest
 import tiny_engine
 from attnfit.engines.vllm.witness.facts import default_env, requirements
 from attnfit.engines.vllm.witness.release import Release, WitnessAnswer
-from attnfit.witness import chunks, lazy, stubs
+from attnfit.witness import chunks, file_text, stubs
 from tiny_engine import QUESTION
 
 CONFIG = "from vllm.config import get_current_vllm_config\nconfig = get_current_vllm_config()\n"
@@ -219,7 +219,7 @@ elif y:
 
 def test_files_are_cut_into_the_statements_the_parser_sees() -> None:
     whole = ast.parse(TRICKY).body
-    cut = [statement for chunk in chunks.split(TRICKY) for statement in lazy.parse(chunk)]
+    cut = [statement for chunk in chunks.split(TRICKY) for statement in file_text.parse(chunk)]
     assert [ast.dump(s, include_attributes=True) for s in cut] == [ast.dump(s, include_attributes=True) for s in whole]
     assert [chunk.name for chunk in chunks.split(TRICKY) if chunk.name] == ["f", "g", "K"]
 

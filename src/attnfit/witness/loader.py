@@ -13,7 +13,8 @@ from typing import Any
 
 from . import fakes, guard, stubs
 from .facts import Facts
-from .lazy import MISSING, FileText, LazyModule
+from .file_text import FileText
+from .lazy import MISSING, LazyModule
 
 HELPERS = "attnfit_facts"  # what our own account imports
 Outside = Callable[[Any, Callable[..., Any], Callable[[str], Any]], Mapping[str, types.ModuleType]]
