@@ -92,6 +92,15 @@ def test_rope_scaling_is_another_name_since_transformers_5() -> None:
     assert old.rope_scaling["factor"] == 4.0
 
 
+def test_since_transformers_5_everything_about_rope_is_in_one_place() -> None:
+    keys = {**LLAMA, "rope_theta": 500000.0, "rope_scaling": None}
+    new, old = World("5.19.0", keys).read(), World("4.57.1", keys).read()
+    assert new.rope_scaling == new.rope_parameters == {"rope_theta": 500000.0, "rope_type": "default"}
+    assert not has(new, "rope_theta")
+    assert (old.rope_theta, old.rope_scaling) == (500000.0, None)
+    assert World("4.57.1", LLAMA).read().rope_scaling is None
+
+
 @BOTH
 def test_a_name_that_stands_for_another_reads_and_writes_it(version: str) -> None:
     config = World(version, {"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 3}).read()
@@ -107,6 +116,17 @@ def test_what_no_rule_explains_is_there_and_unknown_until_it_is_set() -> None:
         _ = config.time_step_limit
     config.time_step_limit = (0.0, 1.0)
     assert config.time_step_limit == (0.0, 1.0)
+
+
+def test_a_default_that_the_class_replaces_in_a_way_we_do_not_know_is_not_shown() -> None:
+    """The class's own code makes layer_types of linear_attn_config; the None it starts from is no answer."""
+    config = World("5.19.0", {"model_type": "kimi_linear", "num_hidden_layers": 4}).read()
+    assert has(config, "layer_types")
+    with pytest.raises(stubs.StubLeak, match="layer_types of KimiLinearConfig"):
+        _ = config.layer_types
+    kept = ["full_attention"] * 4
+    config = World("5.19.0", {"model_type": "kimi_linear", "num_hidden_layers": 4, "layer_types": kept}).read()
+    assert config.layer_types == kept
 
 
 @BOTH

@@ -143,6 +143,7 @@ def test_devices_compare_as_torch_s_do() -> None:
 def test_the_largest_numbers_of_a_dtype_are_known_or_unknown() -> None:
     t = torch()
     assert (t.finfo(t.float8_e4m3fn).max, t.finfo(t.float16).min) == (448.0, -65504.0)
+    assert (t.finfo(t.float8_e5m2).bits, t.finfo(t.bfloat16).bits, t.finfo(t.float32).bits) == (8, 16, 32)
     with pytest.raises(stubs.StubLeak, match="finfo"):
         t.finfo(t.float64)
 

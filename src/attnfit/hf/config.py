@@ -340,6 +340,6 @@ def _rope(node: HfConfig, entry: dict[str, Any], raw: dict[str, Any]) -> None:
     for part in parts or [rope]:
         kind = part.get("rope_type", part.get("type", "default"))
         part["rope_type"] = {"su": "longrope", "mrope": "default"}.get(str(kind), kind)
-    if not parts and "rope_theta" not in rope and raw.get("rope_theta") is not None:
+    if not parts and raw.get("rope_theta") is not None and ("rope_theta" not in rope or not given):
         rope["rope_theta"] = raw["rope_theta"]
     node.attrs["rope_parameters"] = rope

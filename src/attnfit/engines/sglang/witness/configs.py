@@ -143,8 +143,15 @@ class Transformers:
 
     def _take(self, config: Any, node: hf.HfConfig) -> None:
         own = vars(config)
-        named = {key: value for key, value in node.attrs.items() if key not in ("model_type", "torch_dtype")}
+        hidden = {"model_type", "torch_dtype", *node.opaque}
+        named = {key: value for key, value in node.attrs.items() if key not in hidden}
         own.update({key: self._value(key, value) for key, value in named.items()})
+        if self.pin.five and isinstance(own.get("rope_parameters"), dict):  # the others are older names of it
+            own.pop("rope_scaling", None)
+            if "rope_theta" not in (self.tables.entry(node.cls) or {}).get("defaults", {}):
+                own.pop("rope_theta", None)
+        elif "rope_theta" in own:
+            own.setdefault("rope_scaling", None)
         for key, value in self._common().items():
             own.setdefault(key, copy.copy(value))
         if node.opaque:

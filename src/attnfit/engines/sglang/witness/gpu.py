@@ -128,6 +128,7 @@ class FloatInfo:
             stubs.leak(f"torch.finfo({dtype!r})")
         self.max = _LARGEST[name]
         self.min = -self.max
+        self.bits = 8 * dtype.itemsize
 
 
 class TorchModule(StubModule):
