@@ -81,7 +81,7 @@ class World:
             registers=REGISTERS,
             stand_in=stand_in,
             shelf=sources.shelf,
-            helpers={"open": self.files.open, "id": id, "exec": exec, "eval": eval, "compile": compile},
+            helpers={"open": self.files.open, "id": id},
         )
         self.loader.overrides.update(no_custom_ops())
         table = self._table
