@@ -21,6 +21,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     counted: int | None = None  # GPUs there are; None: nobody said, so their number is not checked
     variables: dict[str, str]  # environment variables set for the server
     env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
+    tried: bool = False  # a change of a launch that was answered before
 
     def on(self, gpu: Gpu) -> Circumstances:
         """What decides the launch on one of the GPUs."""
@@ -33,6 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             files_here=self.files_here,
             variables=self.variables,
             env=self.env,
+            tried=self.tried,
         )
 
     def given(self) -> Given:
@@ -45,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         merged = {**self.variables, **move.variables}
         variables = {name: value for name, value in merged.items() if value is not None}
         counted = self.counted if move.gpus is None or self.counted is None else move.gpus
-        return msgspec.structs.replace(self, argv=move.argv, variables=variables, counted=counted)
+        return msgspec.structs.replace(self, argv=move.argv, variables=variables, counted=counted, tried=True)
 
 
 def decide(request: Request) -> Launch:

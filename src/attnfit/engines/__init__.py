@@ -42,6 +42,7 @@ class Circumstances(NamedTuple):
     files_here: bool = True  # False: files that the arguments name lie in a container or on another machine
     variables: Mapping[str, str] = {}  # environment variables set for the server
     env: Mapping[str, bool] | None = None  # environment facts; None: what the release installs by default
+    tried: bool = False  # a change of a launch that was answered before: nothing is fetched for its sake
 
     @property
     def capability(self) -> Capability:

@@ -85,7 +85,8 @@ class Release:
         this, stated = circumstances, circumstances.env or {}
         facts = {**self.facts(), **stated}
         case = case_of(this.model, this.gpu, this.argv, gpus=this.gpus, variables=this.variables, facts=facts)
-        asked = Asked(self.version, self._ask, case, this.form, files_here=this.files_here, stated=stated)
+        ask = (lambda case: self._at_hand([case])[0]) if this.tried else self._ask
+        asked = Asked(self.version, ask, self._at_hand, case, this.form, files_here=this.files_here, stated=stated)
         launch = launch_of(asked)
         self._recent.append((launch, asked))
         return launch
@@ -110,15 +111,28 @@ class Release:
 
     def _ask(self, case: Case) -> Answer:
         """One case, asked once: candidates and plans ask the same again."""
-        import msgspec
-
         if len(self._answers) >= _KEPT:
             self._answers.clear()
-        key = msgspec.json.encode({name: value for name, value in case.items() if name != "config"})
+        key = _key(case)
         if key not in self._answers:
             self._answers[key] = self.asker.ask(case)
             self._asked = True
         return self._answers[key]
+
+    def _at_hand(self, cases: Sequence[Case]) -> list[Answer]:
+        """Variations of a launch, each asked once; nothing is fetched for them."""
+        keys = [_key(case) for case in cases]
+        fresh = {key: case for key, case in zip(keys, cases, strict=True) if key not in self._answers}
+        found = dict(zip(fresh, self.asker.at_hand(list(fresh.values())), strict=True))
+        self._asked = self._asked or bool(fresh)
+        self._answers.update({key: answer for key, answer in found.items() if answer.get("ok") is not None})
+        return [found[key] if key in found else self._answers[key] for key in keys]
+
+
+def _key(case: Case) -> bytes:
+    import msgspec
+
+    return msgspec.json.encode({name: value for name, value in case.items() if name != "config"})
 
 
 class Sglang:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from attnfit.errors import AttnfitError, UnknownAnswer
@@ -32,6 +33,10 @@ COMPACT = "attnfit.engines.sglang.compact"  # releases() -> versions it has; ans
 WITNESS = "attnfit.engines.sglang.witness"  # Child(source): ask(case) -> Answer, close()
 
 Say = Callable[[str], None]
+
+# Children that answer variations of a launch side by side, and the number of cases that is worth the start of one.
+CHILDREN, WORTH_A_CHILD = 4, 12
+_CAN_COUNT = hasattr(os, "sched_getaffinity")
 
 
 class Case(TypedDict):
@@ -85,7 +90,11 @@ class Asker(Protocol):
 
     origin: str  # for people: "its own code, FILE"; "" where nobody answers
 
-    def ask(self, case: Case) -> Answer: ...
+    def ask(self, case: Case) -> Answer:
+        """One launch, with whatever it takes: source files are fetched for it."""
+
+    def at_hand(self, cases: Sequence[Case]) -> list[Answer]:
+        """Variations of a launch: from what is here already."""
 
     def close(self) -> None: ...
 
@@ -118,6 +127,9 @@ class Nobody:
     def ask(self, case: Case) -> Answer:
         return nothing(self.why)
 
+    def at_hand(self, cases: Sequence[Case]) -> list[Answer]:
+        return [self.ask(case) for case in cases]
+
     def close(self) -> None:
         pass
 
@@ -129,6 +141,7 @@ class Witnessed:
         self.origin, self.version = f"its own code, {source.origin}", source.version
         self._source = source
         self._child: Any = None
+        self._helpers: list[Witnessed] = []
 
     def ask(self, case: Case) -> Answer:
         try:
@@ -140,7 +153,35 @@ class Witnessed:
             self.close()
             return nothing(str(error))
 
+    def at_hand(self, cases: Sequence[Case]) -> list[Answer]:
+        """Many cases go to several children at once: a start costs as much as ten cases."""
+        wanted = min(len(cases) // WORTH_A_CHILD, len(os.sched_getaffinity(0)), CHILDREN) if _CAN_COUNT else 1
+        if wanted < 2:
+            return [self.ask(case) for case in cases]
+        from concurrent.futures import ThreadPoolExecutor
+
+        while len(self._helpers) < wanted - 1:
+            self._helpers.append(Witnessed(self._source))
+        askers = [self, *self._helpers[: wanted - 1]]
+        answers: list[Answer] = [nothing("not asked")] * len(cases)
+        left = iter(range(len(cases)))  # one iterator for all: who is ready takes the next
+        lock = Lock()
+
+        def work(asker: Witnessed) -> None:
+            while True:
+                with lock:
+                    index = next(left, None)
+                if index is None:
+                    return
+                answers[index] = asker.ask(cases[index])
+
+        with ThreadPoolExecutor(len(askers)) as pool:
+            list(pool.map(work, askers))
+        return answers
+
     def close(self) -> None:
+        for helper in self._helpers:
+            helper.close()
         child, self._child = self._child, None
         if child is not None:
             child.close()
@@ -153,19 +194,30 @@ class Compact:
         self.origin = "the compact form of its code that is shipped with attnfit"
         self._version, self._make = version, further
         self._further: Asker | None = None
+        self._failed = False  # to have the source files; asked for once
 
     def ask(self, case: Case) -> Answer:
         if self._further is None:
-            answer: Answer = import_module(COMPACT).answer(case, self._version)
-            if not answer.get("unknown"):
+            answer = self._shipped(case)
+            if not answer.get("unknown") or self._failed:
                 return answer
-            self._further = self._make()
-            if isinstance(self._further, Nobody):
-                self._further = None
-                answer["unknown"] = [*answer["unknown"], f"`attnfit learn sglang=={self._version}` makes it known"]
+            further = self._make()
+            if isinstance(further, Nobody):
+                self._failed = True
                 return answer
-            self.origin = self._further.origin
+            self._further, self.origin = further, further.origin
         return self._further.ask(case)
+
+    def at_hand(self, cases: Sequence[Case]) -> list[Answer]:
+        if self._further is not None:
+            return self._further.at_hand(cases)
+        return [self._shipped(case) for case in cases]
+
+    def _shipped(self, case: Case) -> Answer:
+        answer: Answer = import_module(COMPACT).answer(case, self._version)
+        if answer.get("unknown"):
+            answer["unknown"] = [*answer["unknown"], f"`attnfit learn sglang=={self._version}` makes it known"]
+        return answer
 
     def close(self) -> None:
         if self._further is not None:

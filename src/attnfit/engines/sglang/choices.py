@@ -77,8 +77,8 @@ def _choice(asked: Asked, what: str, field: str, argv: tuple[str, ...], taken: s
 
 
 def _verdicts(asked: Asked, flag: str, names: tuple[str, ...], argv: tuple[str, ...]) -> Iterator[Verdict]:
-    for name in names:
-        answer = asked.other(words.put(argv, flag, name))
+    answers = asked.others([words.put(argv, flag, name) for name in names])
+    for name, answer in zip(names, answers, strict=True):
         kind = _KINDS.get(flag.split("-")[2], "attention_backend")
         needed = needs.sentence(asked.version, asked.case["facts"], kind, name)
         yield verdict_of(name, answer, needed)

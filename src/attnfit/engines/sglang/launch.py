@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnfit.core import Hazard, Launch
@@ -16,6 +16,7 @@ from attnfit.engines.sglang.stages import when
 LATE = "a real launch stops there only when every weight has been loaded: trying costs that time again"
 
 Ask = Callable[[Case], Answer]
+AtHand = Callable[[Sequence[Case]], list[Answer]]
 
 DSA_FIELDS = (("prefill", "dsa_prefill_backend", "nsa_prefill_backend"),
               ("decode", "dsa_decode_backend", "nsa_decode_backend"))  # fmt: skip
@@ -25,20 +26,34 @@ class Asked:
     """One launch, as it is asked: the case in the words of `launch_server`, and what comes of it."""
 
     def __init__(
-        self, version: str, ask: Ask, case: Case, form: str, *, files_here: bool, stated: Collection[str] = ()
+        self,
+        version: str,
+        ask: Ask,
+        at_hand: AtHand,
+        case: Case,
+        form: str,
+        *,
+        files_here: bool,
+        stated: Collection[str] = (),
     ) -> None:
-        """`stated`: facts that somebody gave or found; of the others only what the release installs is known."""
-        self.version, self._ask, self._stated = version, ask, stated
+        """`ask` answers the launch itself, `at_hand` its variations.
+
+        `stated`: facts that somebody gave or found; of the others only what the release installs is known.
+        """
+        self.version, self._at_hand, self._stated = version, at_hand, stated
         self.case, stopped = ready(case, form, entry(version), files_here=files_here)
-        self.answer: Answer = self._whole(self.case) if stopped is None else stopped
+        self.answer: Answer = self._whole(self.case, ask(self.case)) if stopped is None else stopped
+
+    def others(self, every: Sequence[tuple[str, ...]]) -> list[Answer]:
+        """The answers for other words in the place of the parser's own."""
+        cases = [Case(**{**self.case, "argv": list(argv)}) for argv in every]
+        return [self._whole(case, answer) for case, answer in zip(cases, self._at_hand(cases), strict=True)]
 
     def other(self, argv: tuple[str, ...]) -> Answer:
-        """The answer for other words in the place of the parser's own."""
-        return self._whole(Case(**{**self.case, "argv": list(argv)}))
+        return self.others([argv])[0]
 
-    def _whole(self, case: Case) -> Answer:
+    def _whole(self, case: Case, answer: Answer) -> Answer:
         """The release's answer, and a package that is missing where it would pass."""
-        answer = self._ask(case)
         if answer.get("ok") is False and answer.get("stage") != "arg-parse" and answer.get("where") is None:
             return _not_the_engines(answer)
         if answer.get("ok") is not True:
