@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
-from typing import Any, ClassVar
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -146,3 +146,47 @@ def test_a_source_of_another_release_is_not_taken_for_the_one_asked(monkeypatch:
     with pytest.raises(UsageError, match=r"give --engine sglang==0\.5\.9"):
         ENGINE.release("0.5.23").witnessed("./tree")
     assert ENGINE.release("0.5.9").witnessed("./tree").asker.origin.endswith(HERE.origin)
+
+
+def test_for_a_variation_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan tries dozens of changes; the answer to the launch itself must not wait for a package index."""
+    made: list[str] = []
+
+    def further() -> answers.Asker:
+        made.append("fetched")
+        return answers.Nobody("no index")
+
+    def shipped(case: Case, version: str) -> Answer:
+        return answers.nothing("outside the form")
+
+    monkeypatch.setattr(answers, "import_module", lambda name: SimpleNamespace(answer=shipped))
+    asker = answers.Compact("0.5.9", further)
+
+    found = asker.at_hand([CASE, CASE])
+
+    assert made == []
+    assert [answer["ok"] for answer in found] == [None, None]
+    assert "attnfit learn sglang==0.5.9" in found[0]["unknown"][-1]
+    asker.ask(CASE)
+    asker.ask(CASE)
+    assert made == ["fetched"]  # asked for once, not for every launch
+
+
+def test_many_variations_are_answered_in_order_by_several_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Child:
+        def __init__(self, source: object) -> None:
+            self.asked = 0
+
+        def ask(self, case: Case) -> Answer:
+            return answers.nothing(case["argv"][-1])
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(answers, "import_module", lambda name: SimpleNamespace(Child=Child))
+    asker = answers.Witnessed(cast(Source, SimpleNamespace(origin="here", version="0.5.9")))
+
+    found = asker.at_hand([with_flags("--port", str(number)) for number in range(60)])
+
+    assert [answer["unknown"] for answer in found] == [[str(number)] for number in range(60)]
+    asker.close()
