@@ -97,6 +97,14 @@ def test_what_the_shipped_form_does_not_know_is_asked_of_fetched_sources_from_th
     assert Child.opened == [HERE]  # one child for the whole run
 
 
+def test_what_its_own_code_left_open_when_the_form_was_made_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "find", lambda distribution, spec, **_: HERE)
+    left_open = Answer(ok=None, stage="backend-init", unknown=["a kernel was asked"])
+    monkeypatch.setattr(sys.modules["tiny_compact"], "answer", lambda case, version: dict(left_open))
+    assert answers.choose("0.5.9").ask(CASE) == left_open
+    assert Child.opened == []
+
+
 def test_where_nothing_can_be_fetched_the_answer_is_unknown_and_says_what_to_run() -> None:
     answer = answers.choose("0.5.9").ask(with_flags("--tp", "8"))
     assert answer["ok"] is None

@@ -199,7 +199,7 @@ class Compact:
     def ask(self, case: Case) -> Answer:
         if self._further is None:
             answer = self._shipped(case)
-            if not answer.get("unknown") or self._failed:
+            if not answer.get("unknown") or answer.get("stage") or self._failed:
                 return answer
             further = self._make()
             if isinstance(further, Nobody):
@@ -215,7 +215,7 @@ class Compact:
 
     def _shipped(self, case: Case) -> Answer:
         answer: Answer = import_module(COMPACT).answer(case, self._version)
-        if answer.get("unknown"):
+        if answer.get("unknown") and not answer.get("stage"):  # with a stage its own code was run, and ended there
             answer["unknown"] = [*answer["unknown"], f"`attnfit learn sglang=={self._version}` makes it known"]
         return answer
 
