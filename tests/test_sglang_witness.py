@@ -5,6 +5,7 @@ The release here is a made-up one (made_up_sglang.py); proofs/sglang.py holds th
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 
 import made_up_sglang as tiny
 from attnfit.engines.sglang.distribution import DISTRIBUTION
-from attnfit.engines.sglang.witness import Child, _drafts
+from attnfit.engines.sglang.witness import Child, _drafts, jobs, launch
 from attnfit.engines.sglang.witness.launch import ordered
+from attnfit.engines.sglang.witness.world import World
 from attnfit.errors import UnknownAnswer
 from attnfit.witness import sources
+from attnfit.witness.jobs import State
 
 Ask = Callable[..., Any]
 
@@ -192,6 +195,16 @@ def test_the_environment_of_this_process_is_not_the_child_s(probe: Ask, monkeypa
     monkeypatch.setenv("HF_TOKEN", "secret")
     body = "import inspect, os\nassert 'HF_TOKEN' not in {**inspect.os.environ, **os.environ}, 'it sees variables'"
     assert probe(body)["ok"] is True
+
+
+def test_worlds_of_earlier_launches_are_forgotten(tmp_path: Path) -> None:
+    """A batch asks one child thousands of times, and its memory is bounded."""
+    body = "from typing import List, Optional\nself.kinds = Optional[type(self)], List[type(self)]"
+    state = State(str(tiny.write(tmp_path, body)), tiny.VERSION)
+    for _ in range(2 * jobs.WORLDS):
+        assert jobs.answer(state, tiny.case("--attention-backend", "probe"))["ok"] is True
+    alive = [each for each in gc.get_objects() if type(each) is World]
+    assert len(alive) <= launch._MACHINES + 1
 
 
 def test_versions_are_those_the_release_pins(probe: Ask) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import typing
 from typing import Any
 
 from attnfit.witness import stubs
@@ -33,4 +34,8 @@ def answer(state: State, case: dict[str, Any]) -> dict[str, Any]:
         return launch(state.kept["sources"], case)
     finally:
         if answered % WORLDS == 0:
+            for forget in getattr(
+                typing, "_cleanups", ()
+            ):  # `Optional[X]` is remembered, and so the world of X
+                forget()
             gc.collect()
