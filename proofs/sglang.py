@@ -2,6 +2,7 @@
 
     python proofs/sglang.py                          # every recorded row of every release that has some
     python proofs/sglang.py --release 0.5.9 0.5.23
+    python proofs/sglang.py --more                   # those of the releases between, on five capabilities
     python proofs/sglang.py --truth FILE... --models DIR [--source DIR]
 
 A release's sources are those in attnfit's cache, else they come from the user's package index; with --source from
@@ -179,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", nargs="+", help="default: every one that has rows")
     parser.add_argument("--truth", nargs="+", type=Path, help="files of the oracle, instead of the recorded rows")
+    parser.add_argument("--more", action="store_true", help="the recorded rows of the other releases instead")
     parser.add_argument("--models", type=Path, help="the folder of the models that they name")
     parser.add_argument("--source", type=Path, help="a folder that holds a tree of each release, by its name")
     parser.add_argument("--every", type=int, default=1, help="take every n-th row")
@@ -188,7 +190,7 @@ def main() -> None:
     configs = sglang_rows.models()
     if args.models:
         configs.update(sglang_rows.models_in(args.models))
-    files = args.truth or [sglang_rows.ROWS]
+    files = args.truth or [sglang_rows.MORE if args.more else sglang_rows.ROWS]
     rows = [row for file in files for row in (sglang_rows.truth(file) if args.truth else sglang_rows.lines(file))]
     if args.ci:
         rows = few(rows, CI_RELEASES, CI_FEW)

@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
+MORE = DATA / "sglang-rows-more.jsonl.gz"  # of the releases between, on five capabilities
 ROWS, MODELS = DATA / "sglang-rows.jsonl.gz", ("configs.json.gz", "sglang-models.json.gz")
 PLACE = "/models"
 # GiB of a GPU, where an older file of the oracle does not say what it pretended

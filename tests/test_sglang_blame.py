@@ -193,3 +193,12 @@ def test_lists_that_an_older_class_makes_otherwise_are_not_made_up() -> None:
     absent = _built(OLD._replace(without={"OneConfig": ["layer_types"]}))
     assert "layer_types" not in absent.attrs
     assert "layer_types" not in absent.opaque
+
+
+def test_what_a_kernel_package_has_compiled_is_nothing_yet(probe: Probe) -> None:
+    body = """
+        import tokenspeed_mla
+        if ("shape", 8) in tokenspeed_mla.mla_prefill._compiled_kernels:
+            raise ValueError("already there")
+        """
+    assert probe(body)["ok"] is True

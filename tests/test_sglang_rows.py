@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import made_up_sglang as tiny
+from attnfit.engines.sglang import releases
 
 PROOFS = Path(__file__).parent.parent / "proofs"
 
@@ -29,16 +30,24 @@ def proof(file: str, name: str) -> ModuleType:
 rows: Any = proof("sglang_rows.py", "sglang_rows")
 judge: Any = proof("sglang.py", "proof_of_sglang")
 ROWS = list(rows.lines(rows.ROWS))
+MORE = list(rows.lines(rows.MORE))
 
 
 def test_every_row_names_a_recorded_model_and_no_path_of_another_machine() -> None:
     models = rows.models()
-    for row in ROWS:
+    for row in ROWS + MORE:
         assert row["model"] in models
         said = json.dumps([row["argv"], row["message"]])
         assert "/work" not in said
         assert "/home" not in said
-    assert rows.ROWS.stat().st_size < 300_000
+    assert rows.ROWS.stat().st_size + rows.MORE.stat().st_size < 300_000
+
+
+def test_every_release_in_scope_has_rows_of_both_verdicts() -> None:
+    for release in releases.known():
+        mine = [row for row in ROWS + MORE if row["release"] == release]
+        assert {row["ok"] for row in mine} == {True, False}
+        assert {row["capability"] for row in mine} >= {"9.0", "10.0", "11.0", "12.0"}
 
 
 @pytest.mark.parametrize("release", ["0.5.9", "0.5.23"])

@@ -16,7 +16,6 @@ from typing import Any
 from attnfit.witness.fakes import StubModule
 from attnfit.witness.stubs import as_real, leak
 
-
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 

@@ -92,7 +92,8 @@ class KernelModule(StubModule):
     def __getattr__(self, name: str) -> Any:
         if name in GONE or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
-        value = Kernel(f"{self.__name__}.{name}")
+        path = f"{self.__name__}.{name}"
+        value = stand_in(path) if path in EMPTY else Kernel(path)
         setattr(self, name, value)
         return value
 
