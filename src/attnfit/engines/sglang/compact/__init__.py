@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attnfit.engines.sglang.answers import Answer, Case
 
 FOLDER = Path(__file__).parent
-MODEL = "{model}"  # stands for the model's path in a message
+MODEL, PLAIN = "{model}", "{plain}"  # stand in a message for the model's path, as given and normalised
 # Keys of config.json that say nothing of how the model is served; they are left out of its digest.
 IDLE = frozenset({"_name_or_path", "transformers_version", "initializer_range", "use_cache"})
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # beside them every file of the checkpoint lies
@@ -42,6 +42,7 @@ class Known(msgspec.Struct, frozen=True):
     tensor_parallel: list[int]
     traits: dict[str, Any]  # what the release's ModelConfig says of it
     notes: list[str]  # on how its config is read
+    alone: bool  # whether files beside config.json change the answer: then they are unknown
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +100,8 @@ def answer(case: Case, version: str) -> Answer:
     model = form.models.get(key_of(case, trusted="trust_remote_code" in command.bare))
     if model is None:
         return _unknown("this model (by the content of its config.json) is not among those it was run with", version)
+    if model.alone and any(not name.endswith("config.json") for name in case["files"] or ()):
+        return _unknown("what other files say of this model is not at hand", version)
     if command.tensor_parallel not in model.tensor_parallel:
         return _unknown(f"--tp-size {command.tensor_parallel} was not run with this model", version)
     row = form.grid[model.group][form.capabilities.index(case["capability"])]
@@ -119,11 +122,9 @@ def load(version: str) -> Form:
 def _told(form: Form, outcome: Outcome, model: Known, command: Read, case: Case) -> Answer:
     found: dict[str, Any] = dict(zip(VERDICT, form.verdicts[outcome.verdict], strict=True))
     found["notes"] = [] if found["stage"] == "arg-parse" else list(model.notes)
-    message = found["message"]
-    if message and MODEL in message:
-        if posixpath.normpath(case["model"]) != case["model"]:
-            return _unknown("the message names the model's path, which is not in its plain form", form.release)
-        found["message"] = message.replace(MODEL, case["model"])
+    if found["message"]:
+        plain = posixpath.normpath(case["model"])
+        found["message"] = found["message"].replace(MODEL, case["model"]).replace(PLAIN, plain)
     set_by = dict(command.profile)
     given = {field: set_by.get(field, value) for field, value in form.fields.items()} if outcome.parsed else {}
     resolved = {**given, **form.changed[outcome.changed]} if outcome.changed >= 0 else {}

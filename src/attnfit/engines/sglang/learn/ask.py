@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any, NamedTuple
 
 from attnfit.engines.sglang import needs, releases
 from attnfit.engines.sglang.answers import Answer, Case
-from attnfit.engines.sglang.compact import MODEL, VERDICT
-from attnfit.engines.sglang.learn.domain import FIELDS, PATH, Entity, Profile, words
+from attnfit.engines.sglang.compact import MODEL, PLAIN, VERDICT
+from attnfit.engines.sglang.learn.domain import BESIDE, FIELDS, PATH, Entity, Profile, words
 from attnfit.engines.sglang.learn.forks import Forks
 
 # Log lines that speak of what the form gives.
@@ -22,7 +23,9 @@ TELLING = re.compile(
 
 CHUNK = 150
 
-SIZED = re.compile(r"tp_size=|TP size")  # and of these, lines that depend on how many GPUs share the model
+SIZED = re.compile(
+    r"tp_size=|TP size|AllReduce Fusion"
+)  # and of these, lines that depend on how many GPUs share the model
 
 
 class Cell(NamedTuple):
@@ -33,10 +36,12 @@ class Cell(NamedTuple):
     profile: Profile
     tensor_parallel: int = 8
     memory: float = 80.0
+    beside: bool = False  # with the files that lie beside config.json in a whole checkpoint
 
     @property
     def key(self) -> str:
-        parts = [self.entity.key, self.capability, self.profile, self.tensor_parallel, self.memory]
+        parts: list[Any] = [self.entity.key, self.capability, self.profile, self.tensor_parallel, self.memory]
+        parts += [True] if self.beside else []
         return json.dumps(parts, separators=(",", ":"))
 
 
@@ -47,7 +52,6 @@ class Release:
         self.version, self._forks, self._kept = version, Forks(root, version), kept
         self.facts = needs.brought(releases.entry(version))
         self._known: dict[str, Any] = {}
-        self.part: tuple[int, int] = (0, 1)  # of the cells, those that this process asks: the first of one
         self._say = say
         if kept.is_file():
             for line in kept.read_text("utf-8").splitlines():
@@ -70,7 +74,14 @@ class Release:
                 file.flush()
                 self._say(f"  {len(self._known)} answers")
         answers = (self._known[cell.key] for cell in asked)
-        return [{**answer, "warnings": telling(answer["warnings"], PATH)} for answer in answers]
+        return [
+            {
+                **answer,
+                "warnings": telling(answer["warnings"], PATH),
+                **{name: _given(answer[name]) for name in ("given", "resolved")},
+            }
+            for answer in answers
+        ]
 
     def knows(self, cell: Cell) -> bool:
         return cell.key in self._known
@@ -83,7 +94,7 @@ class Release:
             model=PATH,
             config=entity.config,
             hf_quant=entity.hf_quant,
-            files=entity.files,
+            files=sorted([*entity.files, *BESIDE] if cell.beside else entity.files),
             capability=cell.capability,
             gpu_name="",
             gpu_mem_gb=cell.memory,
@@ -117,15 +128,24 @@ def told(answer: Answer, path: str) -> dict[str, Any]:
     whole: dict[str, Any] = json.loads(json.dumps(answer))
     found = {name: whole.get(name) for name in VERDICT}
     if found["message"]:
-        found["message"] = found["message"].replace(path, MODEL)
+        found["message"] = found["message"].replace(path, MODEL).replace(posixpath.normpath(path), PLAIN)
     found["notes"] = whole.get("notes") or []
     found["warnings"] = telling(whole.get("warnings") or (), path)
     for name in ("given", "resolved"):
-        found[name] = {field: whole[name][field] for field in FIELDS if field in (whole.get(name) or {})}
+        found[name] = _given(whole.get(name) or {})
     found["traits"] = whole.get("traits")
     return found
 
 
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {field: values[field] for field in FIELDS if field in values}
+
+
 def telling(lines: Iterable[list[str]], path: str) -> list[list[str]]:
     """The log lines that the form gives: not those that name the model's path or depend on the number of GPUs."""
-    return [line for line in lines if TELLING.search(line[1]) and path not in line[1] and not SIZED.search(line[1])]
+    paths = (path, posixpath.normpath(path))
+    return [
+        line
+        for line in lines
+        if TELLING.search(line[1]) and not SIZED.search(line[1]) and not any(each in line[1] for each in paths)
+    ]

@@ -46,6 +46,7 @@ class Builder:
         self.release, self.say = release, say
         self.probes, self.finer = PROBES[:probes], FINER[:probes]
         self.notes: dict[str, list[str]] = {}
+        self.alone: dict[str, bool] = {}  # whether further files of the checkpoint change the answer
         self.entities = {entity.key: entity for entity in entities}
         self.tensor_parallel: dict[str, list[int]] = {}
         self.traits: dict[str, dict[str, Any]] = {}
@@ -72,7 +73,9 @@ class Builder:
 
     def sizes(self) -> None:
         """The tensor-parallel sizes with which a model's answer is the same, whatever the memory."""
-        cells = [Cell(each, "9.0", (), tp, memory) for each in self.entities.values() for tp, memory in SIZES]
+        everyone = self.entities.values()
+        cells = [Cell(each, "9.0", (), tp, memory) for each in everyone for tp, memory in SIZES]
+        self.release.ask(Cell(each, "9.0", (), beside=True) for each in everyone)
         answers = dict(zip(cells_keys(cells), self.release.ask(cells), strict=True))
         for key, entity in self.entities.items():
             kinds: dict[str, list[int]] = {}
@@ -83,6 +86,11 @@ class Builder:
                 kinds.setdefault(self.shape(key, told), []).append(tp)
             best = max(kinds, key=lambda kind: (json.loads(kind)["ok"] is True, len(kinds[kind])))
             self.tensor_parallel[key] = sorted(kinds[best])
+            alone = Cell(entity, "9.0", (), max(self.tensor_parallel[key]))
+            pair = self.release.ask([alone, alone._replace(beside=True)])
+            self.alone[key] = self.shape(key, pair[0]) != self.shape(key, pair[1])
+            if self.alone[key]:
+                self.say(f"{entity.name}: what lies beside config.json matters")
             if len(kinds) > 1:
                 self.say(f"{entity.name} {entity.variant}: by size {list(kinds.values())}")
 
@@ -213,6 +221,7 @@ def build(
             "tensor_parallel": builder.tensor_parallel[key],
             "traits": builder.traits[key],
             "notes": builder.notes[key],
+            "alone": builder.alone[key],
         }
         for number, group in enumerate(builder.groups)
         for key in group

@@ -18,7 +18,7 @@ Profile = tuple[tuple[str, Any], ...]
 CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
 TENSOR_PARALLEL = (1, 2, 4, 8)
 MEMORY = (16.0, 24.0, 32.0, 48.0, 80.0, 96.0, 141.0, 180.0, 192.0, 288.0)  # GiB, of one GPU
-PATH = "/attnfit/model"
+PATH = "/attnfit/./model"  # not in its plain form: messages name one or the other
 
 # Backends that are combined with other flags; those of other platforms and of single models are only asked alone.
 COMMON = (
@@ -60,9 +60,7 @@ INERT: dict[str, Any] = {
     "reasoning_parser": "choices",
 }
 # Fields the form does not give when the flag is in the command.
-WITHDRAWN = {
-    "enable_flashinfer_allreduce_fusion": ["enable_flashinfer_allreduce_fusion", "flashinfer_allreduce_fusion_backend"]
-}
+WITHDRAWN = {"enable_flashinfer_allreduce_fusion": ["enable_flashinfer_allreduce_fusion"]}
 
 # Fields of ServerArgs that are given: what attention and its caches end up with, as far as memory does not decide it.
 _FIELDS = """
@@ -71,10 +69,15 @@ _FIELDS = """
     mamba_ssm_dtype mamba_scheduler_strategy mamba_radix_cache_strategy dsa_prefill_backend dsa_decode_backend
     nsa_prefill_backend nsa_decode_backend disable_radix_cache disable_overlap_schedule moe_runner_backend
     fp4_gemm_runner_backend fp8_gemm_runner_backend enable_flashinfer_allreduce_fusion
-    flashinfer_allreduce_fusion_backend speculative_draft_attention_backend disable_hybrid_swa_memory
+    speculative_draft_attention_backend disable_hybrid_swa_memory
     swa_full_tokens_ratio sampling_backend speculative_algorithm
 """
 FIELDS = _FIELDS.split()
+# What lies beside config.json in most checkpoints. Where a model's answer changes with them, they are unknown there.
+BESIDE = (
+    "generation_config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "README.md",
+    "tokenizer.json", "tokenizer_config.json", "vocab.json", "LICENSE", "chat_template.jinja",
+)  # fmt: skip
 # Words in a model's path that the releases look at (0.5.9 model_config.py:1006, hf_transformers_utils.py:308; 0.5.23
 # mistral_utils.py:35, memory_hook.py:260, model_path_hook.py:325).
 PATH_WORDS = ["glm-4.6v", "mistral-large-3", "mistral-small-4", "leanstral", "eagle", "llama-2"]

@@ -27,8 +27,6 @@ from attnfit.witness.cache import Source
 
 OUTSIDE = 0.15  # of the launches
 MACHINES = 80  # kinds of GPUs in one run
-_FILES = ["generation_config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "README.md",
-          "tokenizer.json", "tokenizer_config.json", "vocab.json", "LICENSE", "chat_template.jinja"]  # fmt: skip
 _PATHS = ("/models/{}", "./{}", "org/{}", "/data/hub/{}-local", "/mnt/a/b/{}.d")
 _VARIABLES: tuple[dict[str, str], ...] = ({}, {}, {"HF_HOME": "/cache"}, {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"})
 _STRANGE = (
@@ -228,7 +226,8 @@ class Draw:
         own = own_file(reference(entity.config))
         if self.chance.random() < 0.3:
             return None
-        more = self.chance.sample(_FILES, self.chance.randint(0, 4))
+        known = self.form.models[entity.key]
+        more = self.chance.sample(domain.BESIDE, 0 if known.alone else self.chance.randint(0, 4))
         unused = [own] if own and entity.variant == "own" and self.chance.random() < 0.5 else []
         there = [name for name in entity.files if entity.variant != "own" or name != own]
         return sorted({*there, *more, *unused})
