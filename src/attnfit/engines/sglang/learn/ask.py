@@ -20,12 +20,9 @@ TELLING = re.compile(
     r"attention|backend|page[ _-]?size|kv[ _-]?cache|radix|mamba|overlap|deterministic|all-?reduce|hybrid|dtype", re.I
 )
 
-
-CHUNK = 150
-
-SIZED = re.compile(
-    r"tp_size=|TP size|AllReduce Fusion"
-)  # and of these, lines that depend on how many GPUs share the model
+# Of these, lines that depend on how many GPUs share the model, or on a flag that decides nothing but itself.
+SIZED = re.compile(r"tp_size=|TP size|all-?reduce[ _-]fusion", re.I)
+CHUNK = 150  # cells between two notes of how far it is
 
 
 class Cell(NamedTuple):
