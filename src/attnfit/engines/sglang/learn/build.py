@@ -85,7 +85,8 @@ class Builder:
                 self.notes.setdefault(key, told["notes"])
                 kinds.setdefault(self.shape(key, told), []).append(tp)
             best = max(kinds, key=lambda kind: (json.loads(kind)["ok"] is True, len(kinds[kind])))
-            self.tensor_parallel[key] = sorted(kinds[best])
+            heads = self.traits[key].get("num_attention_heads") or 0  # what does not divide them fails sooner or later
+            self.tensor_parallel[key] = sorted(tp for tp in kinds[best] if heads % tp == 0)
             alone = Cell(entity, "9.0", (), max(self.tensor_parallel[key]))
             pair = self.release.ask([alone, alone._replace(beside=True)])
             self.alone[key] = self.shape(key, pair[0]) != self.shape(key, pair[1])
