@@ -140,7 +140,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 def telling(lines: Iterable[list[str]], path: str) -> list[list[str]]:
     """The log lines that the form gives: not those that name the model's path or depend on the number of GPUs."""
-    paths = (path, posixpath.normpath(path))
+    paths = [each for each in (path, posixpath.normpath(path)) if "/" in each]  # a bare name may be the model's own
     return [
         line
         for line in lines
