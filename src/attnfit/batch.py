@@ -155,9 +155,14 @@ def _launch(item: dict[str, Any], gpu: str | None, count: int | None, engine: st
         argv, variables = tuple(parsed.argv), dict(parsed.env)
         path, notes = agreed_model(_typed(item, "model", str) if "model" in item else None, parsed)
         form, files_here = parsed.form, parsed.files_here
-        version, named = engines.split_spec(spec)[1], parsed.image_release or parsed.required_release
+        name, version = engines.split_spec(spec)
+        if "engine" in item and name != parsed.engine:
+            raise UsageError(f'"engine" says {name}, but the command starts {parsed.engine}; make the two agree')
+        named = parsed.image_release or parsed.required_release
         if named and (version is None or "engine" not in item):  # the command's own release wins over a default
             spec = f"{parsed.engine}=={named}"
+        elif name != parsed.engine:
+            spec = parsed.engine  # a default of another engine says nothing of this one
         elif version:
             agreed_release(version, parsed)
     else:

@@ -127,4 +127,5 @@ def _nothing(request: Request, launch: Launch, accepted: bool) -> str:
     if launch.stage == "selector" and launch.layers and not launch.hypothetical and not accepted:
         release = request.release.version
         return f"no change found: no backend of release {release} accepts this model on this GPU"
-    return f"no change found; the engine stops at stage {launch.stage}"
+    where = launch.when or f"at stage {launch.stage}"
+    return f"no change found; the engine stops {where}"

@@ -167,7 +167,9 @@ class Sglang:
 
         if folder is not None:
             raise UsageError("SGLang has no rule books to write into --folder; leave it away: sources go to the cache")
-        return find(DISTRIBUTION, source, offline=offline).root
+        from attnfit.engines.sglang.answers import offline as forbidden
+
+        return find(DISTRIBUTION, source, offline=offline or forbidden()).root
 
 
 ENGINE = Sglang()

@@ -82,6 +82,7 @@ class Answer(TypedDict, total=False):
     linear_attn_backend_class: str | None
     needs: list[str]  # packages that what was chosen imports (needs.py)
     notes: list[str]  # what should be known of how it was answered
+    doubts: list[str]  # why a pass is not known to be one (doubts.py): the gates let it through
     traits: dict[str, Any]  # what its ModelConfig says of the model, as far as it came
 
 

@@ -61,7 +61,8 @@ def of_candidates(answer: Answer, choice: Choice, plainest: Answer) -> Iterator[
     if answer.get("ok") is not False:
         return
     verdicts = {verdict.backend: verdict for verdict in choice.verdicts}
-    if plainest.get("ok") is False and plainest.get("message") == answer.get("message"):
+    helped = any(verdict.status is Status.ACCEPTS for verdict in verdicts.values())  # else it is not the backend
+    if helped and plainest.get("ok") is False and plainest.get("message") == answer.get("message"):
         picked = plainest.get("prefill")
         named = f", {picked}," if picked else ""
         text = f"with no flag at all it fails in the same way: the release's own default here{named} is refused"

@@ -10,6 +10,7 @@ from attnfit.engines.sglang import hazards, needs
 from attnfit.engines.sglang.answers import Answer, Case, Where
 from attnfit.engines.sglang.case import ready
 from attnfit.engines.sglang.changes import changes
+from attnfit.engines.sglang.doubts import doubts, lacking_gpus
 from attnfit.engines.sglang.releases import entry
 from attnfit.engines.sglang.stages import when
 
@@ -58,6 +59,10 @@ class Asked:
             return _not_the_engines(answer)
         if answer.get("ok") is not True:
             return answer
+        if short := lacking_gpus(case, answer):
+            return _no_device(answer, short)
+        if found := list(doubts(case, answer)):
+            return Answer(**{**answer, "doubts": found})
         for kind, value in used(answer):
             lacking = needs.missing(self.version, case["facts"], kind, value)
             if lacking is None or lacking[0].fact not in self._stated:
@@ -81,6 +86,12 @@ def _not_the_engines(answer: Answer) -> Answer:
     unknown["ok"] = None
     unknown["unknown"] = [f"running the release's code failed outside of it ({words_of(answer)})"]
     return unknown
+
+
+def _no_device(answer: Answer, why: str) -> Answer:
+    """A process whose GPU does not exist ends at once: torch's words, at `torch.cuda.set_device`."""
+    text = f"CUDA error: invalid device ordinal ({why})"
+    return Answer(**{**answer, "ok": False, "stage": "init-device", "error_type": "RuntimeError", "message": text})
 
 
 def unstated(asked: Asked) -> Iterator[Hazard]:
@@ -113,12 +124,13 @@ def launch_of(asked: Asked) -> Launch:
     answer = asked.answer
     stage = answer.get("stage")
     resolved = answer.get("resolved") or {}
-    ok = answer.get("ok")
+    doubted = tuple(answer.get("doubts") or ())
+    ok = None if doubted else answer.get("ok")
     return Launch(
         ok=ok,
         stage=stage or ("done" if ok else "unknown"),
         error=words_of(answer) if ok is False else None,
-        unknown=() if ok is not None else tuple(answer.get("unknown") or ("what decides is missing",)),
+        unknown=() if ok is not None else doubted or tuple(answer.get("unknown") or ("what decides is missing",)),
         dtype=_text(_dtype(answer)),
         kv_cache_dtype=_text((answer.get("given") or {}).get("kv_cache_dtype", resolved.get("kv_cache_dtype"))),
         kv_cache_dtype_after_init=_text(resolved.get("kv_cache_dtype")),
@@ -177,6 +189,7 @@ def reply(answer: Answer) -> dict[str, Any]:
         "backend_class": answer.get("backend_class"),
         "warnings": [entry[1] for entry in answer.get("warnings") or () if len(entry) > 1],
         "unknown": list(answer.get("unknown") or ()),
+        "doubts": list(answer.get("doubts") or ()),
     }
 
 

@@ -16,6 +16,7 @@ STAGES = {
     "arg-check": Stage("at resolution, before anything loads", "resolution"),
     "model-config": Stage("at the model's config, before anything loads", "resolution"),
     "publish": Stage("at resolution, before anything loads", "resolution"),
+    "init-device": Stage("in its workers, before the weights load", "workers, before the weights"),
     "model-runner-init": Stage("in its workers, before the weights load", "workers, before the weights"),
     "backend-init": Stage("after the weights have loaded", "after the weights have loaded"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import typing
 from typing import Any
 
@@ -20,6 +21,9 @@ import encodings.idna  # noqa: F401  isort: skip
 WORLDS = 10  # left behind at most, of some 10 MB each
 
 
+sys.argv[:] = ["launch_server.py"]  # the name argparse gives in its errors, where the release states none
+
+
 @job("sglang launch")
 def answer(state: State, case: dict[str, Any]) -> dict[str, Any]:
     """One launch; see `attnfit.engines.sglang.answers`."""
@@ -34,8 +38,6 @@ def answer(state: State, case: dict[str, Any]) -> dict[str, Any]:
         return launch(state.kept["sources"], case)
     finally:
         if answered % WORLDS == 0:
-            for forget in getattr(
-                typing, "_cleanups", ()
-            ):  # `Optional[X]` is remembered, and so the world of X
+            for forget in getattr(typing, "_cleanups", ()):  # `Optional[X]` is remembered, and so the world of X
                 forget()
             gc.collect()

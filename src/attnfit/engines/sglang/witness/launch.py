@@ -74,6 +74,7 @@ def _run(world: World, case: Mapping[str, Any], out: dict[str, Any]) -> None:
     out["stage"] = "model-config"
     config = _model_config(loader, args)
     out["traits"] = _traits(config)
+    out["traits"]["architecture_known"] = _known(world, config)
     out["stage"] = "publish"
     _publish(loader, module, args)
     out["stage"] = "model-runner-init"
@@ -208,6 +209,13 @@ def _traits(config: Any) -> dict[str, Any]:
         dtype=repr(config.dtype).removeprefix("torch."),
     )
     return found
+
+
+def _known(world: World, config: Any) -> bool | None:
+    """Whether the release has a model class of its own for the architecture; None where its classes were not found."""
+    known = world.sources.architectures
+    named = getattr(config.hf_config, "architectures", None) or ()
+    return any(name in known for name in named) if known else None
 
 
 def _where(error: BaseException) -> dict[str, Any] | None:

@@ -27,6 +27,8 @@ from .surroundings import REAL, no_custom_ops, surround
 # arguments.
 REGISTERS = re.compile(r"^@_?register(?!_custom_op|_fake|_split|_weak|_fused|_p)\w*\(", re.MULTILINE)
 _PINNED = re.compile(r"^Requires-Dist: *([A-Za-z0-9._-]+)(?:\[[^\]]*\])? *==([^\s;,]+)", re.MULTILINE)
+_ENTRY = re.compile(r"^EntryClass(?::[^=\n]*)? *= *(\[[^\]]*\]|\w+)", re.MULTILINE)
+_WORD = re.compile(r"\w+")
 _REGISTRIES = ("sglang.srt.utils.hf_transformers.common", "sglang.srt.utils.hf_transformers_utils")
 
 
@@ -42,6 +44,16 @@ class Sources:
         if "transformers" not in self.pinned:
             leak("the release's METADATA pins no transformers; give a wheel, or a tree with its metadata")
         self.pin = Pin(self.pinned["transformers"])
+        self._architectures: frozenset[str] | None = None
+
+    @property
+    def architectures(self) -> frozenset[str]:
+        """The release's own model classes: what each file of models/ names as its EntryClass (models/registry.py)."""
+        if self._architectures is None:
+            files = Path(self.root, "sglang", "srt", "models").glob("*.py")
+            found = (_ENTRY.findall(file.read_text("utf-8", "replace")) for file in files)
+            self._architectures = frozenset(name for each in found for text in each for name in _WORD.findall(text))
+        return self._architectures
 
 
 def _pinned(root: Path) -> dict[str, str]:
