@@ -21,6 +21,7 @@ TABLE = Path(__file__).with_name("hazards.json")
 
 ATTENTION_FLAGS = ("--attention-backend", "--prefill-attention-backend", "--decode-attention-backend")
 SPARSE = ("dsa", "nsa")  # DeepSeek sparse attention, and its former name
+_UNGATED = (*SPARSE, "dsv4", "compressed")  # DeepSeek-V4's, and its former name: no check looks at the GPU either
 # Of other platforms: never an answer on an NVIDIA GPU, so never proposed.
 FOREIGN = frozenset({"aiter", "wave", "intel_amx", "ascend", "intel_xpu"})
 
@@ -125,10 +126,17 @@ def _fusion_without_kernel(case: Case, answer: Answer) -> bool:
 
 
 def _dsa_without_gate(case: Case, answer: Answer) -> bool:
-    if answer.get("ok") is not True or not {answer.get("prefill"), answer.get("decode")} & set(SPARSE):
+    if answer.get("ok") is not True or not {answer.get("prefill"), answer.get("decode")} & set(_UNGATED):
         return False
-    architectures = case["config"].get("architectures") or []
-    return _major(case) == 8 or (_major(case) == 12 and "DeepseekV32ForCausalLM" in architectures)
+    if _major(case) != 12:
+        return _major(case) == 8
+    resolved = answer.get("resolved") or {}
+    fields = [f"{family}_{phase}_backend" for family in ("dsa", "nsa") for phase in ("prefill", "decode")]
+    kernels = {resolved.get(field) for field in fields} - {None}
+    return not kernels or bool(kernels - set(_FOR_SM12X))
+
+
+_FOR_SM12X = ("flashinfer_sparse_mla", "triton_sparse_mla")  # written for compute capability 12.x
 
 
 def _fp8_kv_past_the_gate(case: Case, answer: Answer) -> bool:
