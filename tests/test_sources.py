@@ -140,6 +140,20 @@ def test_once_fetched_it_needs_no_network(server: Server) -> None:
     assert fetch.fetched(DISTRIBUTION, "0.99.0", offline=True) == first
 
 
+def test_kept_files_that_were_cut_off_or_lost_are_fetched_anew(server: Server) -> None:
+    first = server.fetch()
+    file = next(Path(first.root).rglob("*.py"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+
+    again = server.fetch()
+
+    assert Path(again.root, file.relative_to(first.root)).read_bytes() == whole
+    (Path(again.root) / "attnfit.json").write_text("{")
+    assert Path(server.fetch().root, file.relative_to(first.root)).read_bytes() == whole
+    assert not [path for path in Path(first.root).parent.iterdir() if path != Path(first.root)]  # nothing left beside
+
+
 def test_offline_says_so(server: Server) -> None:
     with pytest.raises(UnknownAnswer, match="not in the cache"):
         fetch.fetched(DISTRIBUTION, "0.99.0", offline=True)

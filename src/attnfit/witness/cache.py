@@ -66,6 +66,7 @@ class _Kept(msgspec.Struct):
     names: list[str]  # files of the wheel that facts depend on
     sha256: str | None = None
     whole: bool = True  # every file of the release is known: false for an sdist, which is yet to be built
+    sizes: dict[str, int] = {}  # bytes of every kept file: a file that was cut off or lost shows
 
 
 def store(
@@ -89,7 +90,9 @@ def store(
     except OSError as error:
         raise InputError(f"the cache {home} cannot be written ({error}); set ATTNFIT_CACHE to one that can") from error
     try:
+        sizes: dict[str, int] = {}
         for member, data in contents:
+            sizes[member] = len(data)
             parts = PurePosixPath(member).parts
             if member.startswith("/") or ".." in parts or "\\" in member or ":" in member:
                 raise InputError(f"{origin} holds a member outside itself ({member!r}); it was not used")
@@ -100,9 +103,12 @@ def store(
         if not (work / distribution.holds).is_dir():
             raise InputError(f"{origin} holds no {distribution.holds}; is it a release of {distribution.name}?")
         telling = [n for n in names if n.endswith(".so") or n.startswith(distribution.telling)]
-        record = _Kept(origin, telling, sha256, whole)
+        record = _Kept(origin, telling, sha256, whole, sizes)
         (work / "attnfit.json").write_bytes(msgspec.json.encode(record))
         try:
+            if os.path.lexists(home / name) and kept(distribution, name) is None:
+                os.rename(home / name, damaged := Path(f"{work}-damaged"))  # and made anew
+                _remove(damaged)
             os.rename(work, home / name)
         except OSError as error:  # another process was faster, with the same files
             if kept(distribution, name) is None:
@@ -114,12 +120,23 @@ def store(
     return source
 
 
+def _remove(path: Path) -> None:
+    import shutil
+
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def kept(distribution: Distribution, name: str) -> Source | None:
     """The source kept under `name`, or None."""
     root = cache_dir() / "sources" / name
     try:
         record = msgspec.json.decode((root / "attnfit.json").read_bytes(), type=_Kept)
         metadata = _metadata(distribution, root)
+        if any(os.stat(f"{root}/{member}").st_size != size for member, size in record.sizes.items()):
+            return None
     except (OSError, msgspec.DecodeError, InputError):
         return None
     version = metadata_version(metadata)
