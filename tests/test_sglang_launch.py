@@ -325,7 +325,7 @@ def test_what_is_understood_of_a_model_is_what_the_release_s_own_config_says_of_
 
 
 def test_a_difference_says_what_is_missing_for_each_release() -> None:
-    """"nothing else changes" would hide that neither release could be asked."""
+    """ "nothing else changes" would hide that neither release could be asked."""
     from attnfit.core import Launch, Report
     from attnfit.report import difference
 
