@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import posixpath
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,7 @@ class Form(msgspec.Struct, frozen=True):
     flags: dict[str, Flag]  # field -> what is known of its flag
     fields: dict[str, Any]  # fields that are given -> their value where no flag sets it
     path_words: list[str]  # the release looks for these in a model's path
+    named: dict[str, list[str]]  # pattern of a GPU's name -> fields that are not given for it
     memory: tuple[float, float]  # GiB of a GPU, lowest and highest
     capabilities: list[str]
     profiles: list[list[tuple[str, Any]]]
@@ -128,7 +130,8 @@ def _told(form: Form, outcome: Outcome, model: Known, command: Read, case: Case)
     set_by = dict(command.profile)
     given = {field: set_by.get(field, value) for field, value in form.fields.items()} if outcome.parsed else {}
     resolved = {**given, **form.changed[outcome.changed]} if outcome.changed >= 0 else {}
-    for field in command.withdrawn:
+    named = [field for part, fields in form.named.items() if re.search(part, case["gpu_name"]) for field in fields]
+    for field in (*command.withdrawn, *named):
         given.pop(field, None)
         resolved.pop(field, None)
     if outcome.traits >= 0:

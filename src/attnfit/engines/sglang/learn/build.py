@@ -235,6 +235,7 @@ def build(
         "flags": flags(options, every),
         "fields": fields,
         "path_words": domain.PATH_WORDS,
+        "named": domain.NAMED,
         "memory": [domain.MEMORY[0], domain.MEMORY[-1]],
         "capabilities": list(CAPABILITIES),
         "profiles": every,

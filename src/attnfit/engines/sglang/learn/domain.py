@@ -62,6 +62,9 @@ INERT: dict[str, Any] = {
 # Fields the form does not give when the flag is in the command.
 WITHDRAWN = {"enable_flashinfer_allreduce_fusion": ["enable_flashinfer_allreduce_fusion"]}
 
+# The same for a part of a GPU's name, as a pattern (0.5.9 server_args.py:1676: no fusion by default on an H20).
+NAMED = {"H20(?!0)": ["enable_flashinfer_allreduce_fusion"]}
+
 # Fields of ServerArgs that are given: what attention and its caches end up with, as far as memory does not decide it.
 _FIELDS = """
     attention_backend prefill_attention_backend decode_attention_backend page_size kv_cache_dtype dtype quantization
