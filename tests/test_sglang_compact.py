@@ -206,6 +206,13 @@ def test_a_flag_that_only_decides_itself_takes_its_own_field_out_of_the_answer()
     assert given["prefill"] == plain["prefill"]
 
 
+def test_what_a_gpu_s_name_decides_is_not_given_for_that_gpu() -> None:
+    field = "enable_flashinfer_allreduce_fusion"  # 0.5.9 turns it on by itself on SM90, but not on an H20
+    hopper = {"capability": "9.0", "gpu_mem_gb": 141.0}
+    assert field in asked(HYBRID, **hopper, gpu_name="NVIDIA H200")["resolved"]
+    assert field not in asked(HYBRID, **hopper, gpu_name="NVIDIA H20")["resolved"]
+
+
 def test_the_words_of_a_command_are_read_as_argparse_reads_them() -> None:
     options = {"--page-size": "page_size", "--page-first": "first", "--port": "port", "-h": "help"}
     flags = {"page_size": Flag("profile", "list", [1, 64]), "port": Flag("inert", "whole", [1, 9])}
