@@ -215,6 +215,8 @@ def test_of_every_need_the_package_is_a_fact_of_the_release_and_the_line_is_know
     [
         (tiny.GDN, ["triton", "trtllm_mha"]),
         (tiny.GDN_LATER, ["triton", "trtllm_mha", "fa4"]),
+        ("triton or trtllm_mha or fa4 backend are the only supported backends on Blackwell GPUs for hybrid GDN models",
+         ["triton", "trtllm_mha", "fa4"]),
         (tiny.TRTLLM, []),
         (tiny.FA3, ["flashinfer"]),
         ("trtllm_mla backend can only be used with MLA models.", []),
