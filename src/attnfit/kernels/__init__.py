@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
-    "sparse_mla": "sparse_mla",
-    "sparse_mla_workspace": "sparse_mla",
+    "sparse_mla": "mla",
+    "sparse_mla_workspace": "mla",
     "index_logits": "indexer",
     "index_logits_paged": "indexer",
     "index_topk": "indexer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnfit.kernels.sparse_mla.rows import read_rows
+from attnfit.kernels.mla.rows import read_rows
 
 
 def sparse_mla_reference(

@@ -1,0 +1,56 @@
+"""Block sizes, warps and stages: one static table, no tuning at run time.
+
+Chosen without a GPU, from what the compiler says (Triton 3.8 and 3.9, `attnfit kernels fit`): the most heads to a program
+that leaves shared memory and registers without spills, since heads of one program share a load of the row. Not measured
+for speed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Config(NamedTuple):
+    """One way to launch an attention kernel."""
+
+    block_h: int  # heads per program; the last block is padded
+    block_n: int  # keys per step
+    num_warps: int
+    num_stages: int
+
+
+FEW = Config(16, 32, 8, 2)
+MORE = Config(32, 32, 8, 2)
+PACKED_MORE = Config(32, 16, 8, 2)  # decoding takes registers: 32 keys a step would spill
+MANY_KEYS = Config(64, 32, 8, 2)
+MANY = Config(64, 16, 8, 2)  # 101,376 bytes of shared memory do not hold 32 keys beside 64 heads of q
+
+# Compute capability -> native rows, more than 32 heads. With 64 heads, tcgen05 (10.0, 10.3, 11.0) would keep the
+# accumulators in 576 columns of tensor memory, of which there are 512.
+_MOST: dict[tuple[int, int], Config] = {
+    (8, 0): MANY_KEYS,
+    (8, 6): MANY,
+    (8, 7): MANY_KEYS,
+    (8, 9): MANY,
+    (9, 0): MANY_KEYS,
+    (10, 0): MORE,
+    (10, 3): MORE,
+    (11, 0): MORE,
+    (12, 0): MANY,
+    (12, 1): MANY,
+}
+CAPABILITIES = tuple(_MOST)
+
+
+def config_of(capability: tuple[int, int], heads: int, packed: bool) -> Config:
+    """How the latent kernel is launched for that many query heads. Raises ValueError for a capability not in the table."""
+    if capability not in _MOST:
+        known = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)
+        raise ValueError(
+            f"no sparse MLA kernel of ours for compute capability {capability[0]}.{capability[1]}; there is for {known}"
+        )
+    if heads <= 16:
+        return FEW
+    if packed:
+        return PACKED_MORE
+    return MORE if heads <= 32 else _MOST[capability]

@@ -1,1 +1,0 @@
-"""Sparse MLA: attention over the rows of a latent cache that top-k indices name."""
