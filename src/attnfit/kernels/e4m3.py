@@ -27,3 +27,35 @@ def decode_e4m3(code):
 def decode_e4m3_reference(codes: torch.Tensor) -> torch.Tensor:
     """uint8 codes -> float64, by torch's own float8 type."""
     return codes.view(torch.float8_e4m3fn).to(torch.float64)
+
+
+@triton.jit
+def e4m3_as_half(code):
+    """uint8 codes -> their values times 2^-8 in fp16, exactly, for all 254 codes that are numbers; NaN codes +-1.875.
+
+    Three integer operations: fp16's exponent bias is 8 more, and its subnormals reach further down than e4m3's. Two
+    such operands make dot products that are 2^-16 of the true ones, which fp32 gives back exactly.
+    """
+    wide = code.to(tl.int16)
+    return (((wide & 0x7F) << 7) | ((wide & 0x80) << 8)).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def encode_e4m3(value):
+    """fp32 -> uint8 codes: to the nearest, ties to even; beyond +-448, infinity included, the largest code; NaN stays.
+
+    Normal numbers are rounded on the bit pattern: three of the 23 bits of mantissa stay. Below 2^-6 all e4m3 numbers
+    are multiples of 2^-9, which is what fp32 can resolve from 2^14 on: adding 2^14 rounds to them.
+    """
+    bits = value.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)  # the exponent's bias goes from 127 to 7
+    small = (tl.abs(value) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000  # the bits of 2^14
+    code = tl.minimum(tl.where(size < 0x3C800000, small, normal), 0x7E)  # 2^-6; 448
+    code = tl.where(size > 0x7F800000, 0x7F, code)
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+def encode_e4m3_reference(values: torch.Tensor) -> torch.Tensor:
+    """Values of any float dtype -> uint8 codes, by torch's own float8 type, which does not saturate on its own."""
+    return values.to(torch.float32).clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8)
