@@ -54,18 +54,18 @@ def sparse_mla(
 
     q         [T, H, d_v + d_r] float16 or bfloat16: per head the absorbed query (q_nope @ W_UK), then its rotary part.
               d_r is 64 or 0. The reference also takes float32.
-    kv        [R, width] or [blocks, block_size, width] (blocks may lie further apart than block_size rows): native rows of
-              d_v + d_r in q's dtype, or packed fp8_ds_mla rows of 656 one-byte elements (d_v 512, d_r 64).
-    indices   int32 [T, K], K <= 4096: rows of `kv` (of a paged cache, block * block_size + offset); -1, anywhere in a row
-              of indices, names none.
+    kv        [R, width] or [blocks, block_size, width] (blocks may lie further apart than block_size rows): native rows
+              of d_v + d_r in q's dtype, or packed fp8_ds_mla rows of 656 one-byte elements (d_v 512, d_r 64).
+    indices   int32 [T, K], K <= 4096: rows of `kv` (of a paged cache, block * block_size + offset); -1, anywhere in a
+              row of indices, names none.
     scale     softmax scale, usually (d_nope + d_r) ** -0.5 of the model's own head size.
     valid     int32 [T]: only the first valid[t] indices of token t count. Default: all.
     implementation  "latent" (default on a GPU), "virtual_blocks" (baseline, native [R, width] rows only), "reference"
-              (float64; default for CPU tensors). A Triton implementation takes CPU tensors only with TRITON_INTERPRET=1.
+              (float64; default for CPU tensors). A Triton one takes CPU tensors only with TRITON_INTERPRET=1.
     workspace uninitialised memory, at least what sparse_mla_workspace() states; default: allocated here. With it, and
               `out` and `lse`, nothing is allocated by "latent", and the call may be captured in a CUDA graph.
 
-    Returns (out [T, H, d_v] in q's dtype, lse float32 [T, H], natural logarithm). A token without a row gets 0 and -inf.
+    Returns out [T, H, d_v] in q's dtype and lse float32 [T, H], natural log; for a token without a row 0 and -inf.
     Raises TypeError for dtypes and ValueError for shapes, devices and capabilities that are not served.
     """
     _check(q, kv, indices, valid, d_v)
@@ -87,7 +87,8 @@ def sparse_mla(
         raise TypeError('float32 runs through implementation="reference" only; the kernels take float16 and bfloat16')
     if not q.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(
-            f'{chosen!r} needs a GPU (or TRITON_INTERPRET=1 before Triton is imported); CPU tensors run through "reference"'
+            f"{chosen!r} needs a GPU (or TRITON_INTERPRET=1 before Triton is imported); "
+            'CPU tensors run through "reference"'
         )
     capability, num_sms = device_of(q)
     config = config_of(capability, heads, is_packed(kv))
@@ -108,8 +109,8 @@ def sparse_mla_workspace(
 ) -> int:
     """Bytes that `sparse_mla` needs at most for calls of up to `max_tokens` tokens on that device.
 
-    Calls of few tokens are split over their keys and keep fp32 partial results, T * H * splits * (d_v + 1) * 4 bytes; how
-    far they are split follows from shapes and the device alone. Raises ValueError for an unknown capability.
+    Calls of few tokens are split over their keys and keep fp32 partial results, T * H * splits * (d_v + 1) * 4 bytes;
+    how far they are split follows from shapes and the device alone. Raises ValueError for an unknown capability.
     """
     if not isinstance(device, Device):
         device = device_of(torch.empty(0, device=device))

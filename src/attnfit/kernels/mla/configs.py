@@ -1,8 +1,8 @@
 """Block sizes, warps and stages: one static table, no tuning at run time.
 
-Chosen without a GPU, from what the compiler says (Triton 3.8 and 3.9, `attnfit kernels fit`): the most heads to a program
-that leaves shared memory and registers without spills, since heads of one program share a load of the row. Not measured
-for speed.
+Chosen without a GPU, from what the compiler says (Triton 3.8 and 3.9, `attnfit kernels fit`): the most heads to a
+program that leaves shared memory and registers without spills, since heads of one program share a load of the row. Not
+measured for speed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Config(NamedTuple):
 
 FEW = Config(16, 32, 8, 2)
 MORE = Config(32, 32, 8, 2)
-PACKED_MORE = Config(32, 16, 8, 2)  # decoding takes registers: 32 keys a step would spill
+PACKED_MORE = Config(32, 16, 8, 1)  # decoding takes registers: with more keys, or a second stage, some spill
 MANY_KEYS = Config(64, 32, 8, 2)
-MANY = Config(64, 16, 8, 2)  # 101,376 bytes of shared memory do not hold 32 keys beside 64 heads of q
+MANY = Config(64, 16, 8, 2)  # 32 keys beside 64 heads exceed 101,376 bytes, and spill on 8.0
 
 # Compute capability -> native rows, more than 32 heads. With 64 heads, tcgen05 (10.0, 10.3, 11.0) would keep the
 # accumulators in 576 columns of tensor memory, of which there are 512.
 _MOST: dict[tuple[int, int], Config] = {
-    (8, 0): MANY_KEYS,
+    (8, 0): MANY,
     (8, 6): MANY,
-    (8, 7): MANY_KEYS,
+    (8, 7): MANY,
     (8, 9): MANY,
     (9, 0): MANY_KEYS,
     (10, 0): MORE,
@@ -43,7 +43,7 @@ CAPABILITIES = tuple(_MOST)
 
 
 def config_of(capability: tuple[int, int], heads: int, packed: bool) -> Config:
-    """How the latent kernel is launched for that many query heads. Raises ValueError for a capability not in the table."""
+    """How the latent kernel is launched for that many query heads. Raises ValueError for an unknown capability."""
     if capability not in _MOST:
         known = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)
         raise ValueError(

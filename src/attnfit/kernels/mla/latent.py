@@ -1,8 +1,8 @@
 """The latent kernel: each latent row is loaded once and serves as key and as value.
 
-One program owns (token, a block of heads, one split of the token's keys). The latent is handled in four groups of columns,
-which is how the packed cache is scaled: its e4m3 codes are exact in float16 and bfloat16, so the dot products take the
-codes themselves, and the group's scale is applied to the fp32 result. Scores and accumulators are fp32 throughout.
+One program owns (token, a block of heads, one split of the token's keys). The latent is handled in four groups of
+columns, which is how the packed cache is scaled: its e4m3 codes are exact in float16 and bfloat16, so the dot products
+take the codes themselves, and the group's scale is applied to the fp32 result. Scores and accumulators are fp32.
 
 Online softmax: Milakov and Gimelshein 2018; splitting over keys and merging by LSE: Flash-Decoding (Dao et al. 2023).
 """
@@ -21,9 +21,9 @@ from attnfit.kernels.mla.workspace import Partials
 
 
 @triton.jit
-def _codes(KV, base, named, columns, PACKED: tl.constexpr, DTYPE: tl.constexpr):
-    """[BLOCK_N, columns] of the rows at `base`: native values, or the codes of packed ones. Unnamed rows are 0."""
-    raw = tl.load(KV + base[:, None] + columns[None, :], mask=named[:, None], other=0)
+def _codes(at, named, PACKED: tl.constexpr, DTYPE: tl.constexpr):
+    """[BLOCK_N, columns] of the rows: native values, or the codes of packed ones. Unnamed rows are 0."""
+    raw = tl.load(at, mask=named[:, None], other=0)
     if PACKED:
         return decode_e4m3(raw).to(DTYPE)
     else:
@@ -72,8 +72,8 @@ def sparse_mla_latent_kernel(
     block_size,
     stride_qt,
     stride_qh,
-    stride_block,  # of KV, in its elements
-    stride_row,
+    stride_row,  # of KV, in its elements
+    block_gap,  # likewise, between the last row of a block and the next block
     stride_it,
     stride_ot,
     stride_oh,
@@ -84,7 +84,7 @@ def sparse_mla_latent_kernel(
     D_R: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    PAGED: tl.constexpr,
+    GAPS: tl.constexpr,
     PACKED: tl.constexpr,
     HAS_VALID: tl.constexpr,
 ):
@@ -104,7 +104,7 @@ def sparse_mla_latent_kernel(
     if D_R > 0:
         rotary = tl.arange(0, D_R)
         q_r = tl.load(here + D_V + rotary[None, :], mask=real[:, None], other=0.0)
-        if PACKED and DTYPE == tl.float16:
+        if PACKED and tl.float16 == DTYPE:
             # The cache's rotary part is bfloat16, beyond float16's range; tf32 holds values of both kinds exactly.
             q_r = q_r.to(tl.float32)
 
@@ -123,25 +123,24 @@ def sparse_mla_latent_kernel(
         key = start + tl.arange(0, BLOCK_N)
         row = tl.load(INDICES + token * stride_it + key, mask=key < last, other=-1)
         named = row >= 0
-        row = tl.where(named, row, 0).to(tl.int64)
-        if PAGED:
-            base = (row // block_size) * stride_block + (row % block_size) * stride_row
-        else:
-            base = row * stride_row
+        row = tl.where(named, row, 0)
+        base = row.to(tl.int64) * stride_row
+        if GAPS:
+            base += (row // block_size).to(tl.int64) * block_gap
 
-        k0 = _codes(KV, base, named, group, PACKED, DTYPE)
-        k1 = _codes(KV, base, named, WIDTH + group, PACKED, DTYPE)
-        k2 = _codes(KV, base, named, 2 * WIDTH + group, PACKED, DTYPE)
-        k3 = _codes(KV, base, named, 3 * WIDTH + group, PACKED, DTYPE)
+        latent = KV + base[:, None] + group[None, :]
+        k0 = _codes(latent, named, PACKED, DTYPE)
+        k1 = _codes(latent + WIDTH, named, PACKED, DTYPE)
+        k2 = _codes(latent + 2 * WIDTH, named, PACKED, DTYPE)
+        k3 = _codes(latent + 3 * WIDTH, named, PACKED, DTYPE)
         at = base // 4 + D_V // 4  # of the first scale, in fp32 elements
         s = tl.zeros([BLOCK_H, BLOCK_N], tl.float32)
         if D_R > 0:
             if PACKED:
-                k_r = tl.load(
-                    ROPE + (base // 2 + D_V // 2 + 8)[:, None] + rotary[None, :], mask=named[:, None], other=0.0
-                )
+                turned = ROPE + (base // 2)[:, None] + (D_V // 2 + 8) + rotary[None, :]
             else:
-                k_r = tl.load(ROPE + base[:, None] + D_V + rotary[None, :], mask=named[:, None], other=0.0)
+                turned = ROPE + base[:, None] + D_V + rotary[None, :]
+            k_r = tl.load(turned, mask=named[:, None], other=0.0)
             s = tl.dot(q_r, tl.trans(k_r.to(q_r.dtype)), s, input_precision="tf32")
         s = _score(s, q0, k0, SCALES, at, named, PACKED)
         s = _score(s, q1, k1, SCALES, at + 1, named, PACKED)
@@ -183,7 +182,7 @@ def launch_latent(
     config: Config,
     partials: Partials | None,
 ) -> None:
-    """Fills `out` and `lse`; arguments are those of `sparse_mla`, already checked. With `partials`, splits over keys."""
+    """Fills `out` and `lse`; arguments are those of `sparse_mla`, checked. With `partials`, splits over keys."""
     tokens, heads, width = q.shape
     topk = indices.shape[1]
     d_v = out.shape[-1]
@@ -191,6 +190,7 @@ def launch_latent(
     splits = partials.splits if partials is not None else 1
     goal, goal_lse = (partials.out, partials.lse) if partials is not None else (out, lse)
     rows = kv.view(torch.uint8) if packed else kv
+    gap = kv.stride(0) - kv.shape[1] * kv.stride(1) if kv.dim() == 3 else 0
     sparse_mla_latent_kernel[(tokens, triton.cdiv(heads, config.block_h), splits)](
         q,
         rows,
@@ -207,8 +207,8 @@ def launch_latent(
         kv.shape[1] if kv.dim() == 3 else 1,
         q.stride(0),
         q.stride(1),
-        kv.stride(0) if kv.dim() == 3 else 0,
         kv.stride(-2),
+        gap,
         indices.stride(0),
         goal.stride(0),
         goal.stride(1),
@@ -219,7 +219,7 @@ def launch_latent(
         D_R=width - d_v,
         BLOCK_H=config.block_h,
         BLOCK_N=config.block_n,
-        PAGED=kv.dim() == 3,
+        GAPS=gap != 0,
         PACKED=packed,
         HAS_VALID=valid is not None,
         num_warps=config.num_warps,

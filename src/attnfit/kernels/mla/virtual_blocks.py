@@ -17,7 +17,7 @@ from attnfit.kernels.mla.workspace import Partials
 
 
 def virtual_block_table(indices: torch.Tensor, valid: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top-k indices int32 [T, K] with -1 anywhere -> (block table int32 [T, K], lengths int32 [T]) for pages of one row.
+    """Top-k indices int32 [T, K], -1 anywhere -> block table int32 [T, K] and lengths int32 [T] for pages of one row.
 
     A dense kernel reads the first `lengths[t]` entries of a table, so the rows are moved to the front, in their order;
     the rest of the table is 0. No value is read on the host.
