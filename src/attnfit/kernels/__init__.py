@@ -17,6 +17,7 @@ _WHERE = {
     "index_logits_paged": "indexer",
     "index_topk": "indexer",
     "write_index_cache": "indexer",
+    "write_latent_cache": "mla.cache_writer",
 }
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "sparse_mla",
     "sparse_mla_workspace",
     "write_index_cache",
+    "write_latent_cache",
 ]
 
 

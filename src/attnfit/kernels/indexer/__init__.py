@@ -1,4 +1,4 @@
-"""The indexer of DeepSeek-V3.2 and GLM-5: which earlier tokens a token attends to. Index logits, top-k, the key cache."""
+"""The indexer of DeepSeek-V3.2 and GLM-5, which says what a token attends to: index logits, top-k, the key cache."""
 
 from attnfit.kernels.indexer.cache_writer import write_index_cache
 from attnfit.kernels.indexer.logits import index_logits, index_logits_paged

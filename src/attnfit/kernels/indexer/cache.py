@@ -5,8 +5,8 @@
   block is but not how it is laid out. A block is planar: block_size * D bytes of e4m3 codes, key after key, then
   block_size fp32 scales, one a key; value = code * scale.
 
-Blocks may lie further apart than they are large (other layers' pages in between). The scales are fp32 here whatever they
-were rounded to; caches that pack four UE8M0 bytes in their place are another format.
+Blocks may lie further apart than they are large (other layers' pages in between). The scales are fp32 here whatever
+they were rounded to; caches that pack four UE8M0 bytes in their place are another format.
 """
 
 from __future__ import annotations

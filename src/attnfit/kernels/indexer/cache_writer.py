@@ -6,28 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
-from attnfit.kernels import interpreter
+from attnfit.kernels import checks, interpreter, scales
 from attnfit.kernels.e4m3 import encode_e4m3
-from attnfit.kernels.indexer import checks
 from attnfit.kernels.indexer.cache import open_cache
 from attnfit.kernels.indexer.reference import MIN_AMAX, write_index_cache_reference
-
-SCALE_FORMATS = ("ue8m0", "fp32")
-
-
-@triton.jit
-def scale_for(values, LEAST: tl.constexpr, POWER_OF_TWO: tl.constexpr):
-    """max(largest magnitude, LEAST) / 448 along the last axis, rounded up to a power of two if asked for; fp32.
-
-    NaN does not count. The power of two is made on the bit pattern: exact, unlike a ceiling of log2.
-    """
-    size = tl.where(values != values, 0.0, tl.abs(values))
-    scale = tl.div_rn(tl.maximum(tl.max(size, -1), LEAST), 448.0)
-    if POWER_OF_TWO:
-        bits = scale.to(tl.int32, bitcast=True)
-        return ((bits + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
-    else:
-        return scale
+from attnfit.kernels.scales import scale_for
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -95,12 +78,10 @@ def write_index_cache(
     checks.integers("slot_mapping", slot_mapping, torch.int64, torch.int32)
     if slot_mapping.shape[0] > k.shape[0]:
         raise ValueError(f"slot_mapping names {slot_mapping.shape[0]} slots; there are {k.shape[0]} keys")
-    if scale_format not in SCALE_FORMATS:
-        raise ValueError(f"scale_format is one of {', '.join(SCALE_FORMATS)}, not {scale_format!r}")
+    power_of_two = scales.is_power_of_two(scale_format)
     checks.on_one_device(k=k, cache=cache, slot_mapping=slot_mapping)
     checks.is_codes(cache)
     opened = open_cache(cache, k.shape[1])
-    power_of_two = scale_format == "ue8m0"
     if checks.choose(implementation, k.device) == "reference":
         write_index_cache_reference(k, opened, slot_mapping, power_of_two)
         return

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnfit.kernels.indexer import checks
+from attnfit.kernels import checks
 from attnfit.kernels.indexer.cache import open_cache
 from attnfit.kernels.indexer.configs import MAX_TOKENS_PER_PROGRAM, logits_config, num_sms_of, tokens_per_program
 from attnfit.kernels.indexer.logits_kernels import index_logits_kernel, index_logits_paged_kernel

@@ -1,7 +1,7 @@
 """The two logits kernels: over a contiguous run of keys (prefill) and over a paged cache (decode).
 
-A program loads one block of keys once, decodes it once, and lets several query tokens pass over it. Keys are the rows of
-the dot product and heads its columns: the sum over heads then stays within a warp, and the block of keys can stay in
+A program loads one block of keys once, decodes it once, and lets several query tokens pass over it. Keys are the rows
+of the dot product and heads its columns: the sum over heads then stays within a warp, and the block of keys can stay in
 registers. e4m3 codes go into the dot product as exact 16-bit values; the dot product, relu, weights and sum are fp32.
 """
 
@@ -26,7 +26,7 @@ def _tile(base, inside, D: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.conste
         raw = tl.load(base[:, None] + column[None, :], mask=inside[:, None] & (column < D)[None, :], other=0)
     if raw.dtype != tl.uint8:
         return raw
-    elif DTYPE == tl.float16:
+    elif tl.float16 == DTYPE:
         return e4m3_as_half(raw)
     else:
         return decode_e4m3(raw).to(DTYPE)
@@ -35,8 +35,10 @@ def _tile(base, inside, D: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.conste
 @triton.jit
 def _unit(POINTER, DTYPE: tl.constexpr):
     """What `_tile` left out of the values behind POINTER: 256 for codes in float16, else 1."""
-    UNIT: tl.constexpr = 256.0 if POINTER.dtype.element_ty == tl.uint8 and DTYPE == tl.float16 else 1.0
-    return UNIT
+    if POINTER.dtype.element_ty == tl.uint8 and tl.float16 == DTYPE:
+        return 256.0
+    else:
+        return 1.0
 
 
 @triton.jit
@@ -106,8 +108,8 @@ def index_logits_kernel(
         else:
             outside = (key[None, :] < begins[:, None]) | (key[None, :] >= ends[:, None])
         nothing = tl.full([MAX_TOKENS, BLOCK_N], float("-inf"), tl.float32)
-        at = group.to(tl.int64)[:, None] * stride_ot + key[None, :]
-        tl.store(OUT + at, nothing, mask=outside & (group < stop)[:, None] & (key < width)[None, :])
+        place = group.to(tl.int64)[:, None] * stride_ot + key[None, :]
+        tl.store(OUT + place, nothing, mask=outside & (group < stop)[:, None] & (key < width)[None, :])
 
     lowest = tl.min(begins, 0)
     highest = tl.max(ends, 0)
@@ -119,7 +121,16 @@ def index_logits_kernel(
         for t in range(token, stop):
             at = token.to(tl.int64) + (t - token)
             logit = _logits(
-                keys, Q + at * stride_qt, W + at * stride_wt, num_heads, stride_qh, stride_wh, D, BLOCK_D, BLOCK_H, DTYPE
+                keys,
+                Q + at * stride_qt,
+                W + at * stride_wt,
+                num_heads,
+                stride_qh,
+                stride_wh,
+                D,
+                BLOCK_D,
+                BLOCK_H,
+                DTYPE,
             )
             logit = logit * (_unit(Q, DTYPE) * _unit(K, DTYPE))
             if HAS_SCALE:
@@ -173,7 +184,7 @@ def index_logits_paged_kernel(
     most = tl.minimum(width, max_blocks * BLOCK_SIZE)
 
     longest = 0
-    for j in range(0, next_n):
+    for j in range(next_n):
         longest = tl.maximum(longest, tl.load(LENGTHS + b * stride_lb + j * stride_lj))
     longest = tl.minimum(longest, most)
 
@@ -186,7 +197,7 @@ def index_logits_paged_kernel(
         keys = _tile(K + block * stride_block + row * stride_row, there, D, BLOCK_D, DTYPE)
         if HAS_SCALE:
             scale = tl.load(K_SCALE + block * stride_scale + row, mask=there, other=0.0)
-        for j in range(0, next_n):
+        for j in range(next_n):
             length = tl.load(LENGTHS + b * stride_lb + j * stride_lj)
             if SHARED_LENGTH:
                 length += j - next_n + 1
@@ -212,6 +223,6 @@ def index_logits_paged_kernel(
             else:
                 tl.store(OUT + at * stride_ot + key, logit, mask=inside)
     elif CLEAN:
-        for j in range(0, next_n):
+        for j in range(next_n):
             at = b * next_n + j
             tl.store(OUT + at * stride_ot + key, tl.full([BLOCK_N], float("-inf"), tl.float32), mask=key < width)

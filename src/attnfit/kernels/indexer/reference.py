@@ -1,7 +1,7 @@
 """The indexer in float64, written to be read: the fast kernels are compared with it, and CPU tensors run through it.
 
-The "lightning indexer" of DeepSeek-V3.2 (its technical report, "DeepSeek Sparse Attention", equation 1) scores every earlier token with a
-few small heads, and attention then reads only the best `topk` of them:
+The "lightning indexer" of DeepSeek-V3.2 (its technical report, "DeepSeek Sparse Attention", equation 1) scores every
+earlier token with a few small heads, and attention then reads only the best `topk` of them:
 
     logit[t, j] = k_scale[j] * sum over heads h of weights[t, h] * relu(<q[t, h], k[j]>)
 """
@@ -12,6 +12,7 @@ import torch
 
 from attnfit.kernels.e4m3 import encode_e4m3_reference
 from attnfit.kernels.indexer.cache import IndexCache, to_float64
+from attnfit.kernels.scales import scale_reference
 
 MIN_AMAX = 1e-4  # of a row, for its scale
 
@@ -77,7 +78,7 @@ def score(q: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor, scale: tor
 def index_topk_reference(logits: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor) -> None:
     """The positions of each row's largest logits among its first lengths[t] columns from starts[t] on, ascending.
 
-    Of equal logits the first ones are taken. NaN is below every number, -inf included. What is left of `out` becomes -1.
+    Of equal logits the first are taken. NaN is below every number, -inf included. What is left of `out` becomes -1.
     """
     out.fill_(-1)
     for t in range(logits.shape[0]):
@@ -99,20 +100,6 @@ def write_index_cache_reference(k: torch.Tensor, cache: IndexCache, slots: torch
         cache.keys[block, row] = values.to(cache.keys.dtype)
         return
     values = values.to(torch.float32)
-    scale = scale_of(values, MIN_AMAX, power_of_two)
+    scale = scale_reference(values, MIN_AMAX, power_of_two)
     cache.keys[block, row] = encode_e4m3_reference(values / scale.unsqueeze(-1))
     cache.scales[block, row] = scale
-
-
-def scale_of(values: torch.Tensor, least: float, power_of_two: bool) -> torch.Tensor:
-    """max(largest magnitude of a row, least) / 448 in fp32, rounded up to a power of two (UE8M0) if asked for.
-
-    NaN does not count; a row with an infinity has an infinite scale.
-    """
-    amax = values.abs().nan_to_num(nan=0.0, posinf=float("inf")).amax(-1).clamp_min(least)
-    scale = amax / 448.0
-    if not power_of_two:
-        return scale
-    mantissa, exponent = torch.frexp(scale)  # mantissa in [0.5, 1)
-    rounded = torch.ldexp(torch.ones_like(scale), torch.where(mantissa == 0.5, exponent - 1, exponent))
-    return torch.where(torch.isinf(scale), scale, rounded)

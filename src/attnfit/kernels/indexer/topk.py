@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnfit.kernels.indexer import checks
+from attnfit.kernels import checks
 from attnfit.kernels.indexer.configs import topk_config
 from attnfit.kernels.indexer.reference import index_topk_reference
 
@@ -24,6 +24,20 @@ def _ordered(value):
     bits = tl.where(bits == 0x80000000, 0, bits)
     flipped = tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
     return tl.where((bits & 0x7FFFFFFF) > 0x7F800000, 0, flipped)
+
+
+@triton.jit
+def _counts(row, length, bound, lane, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+    """How often each value of the eight bits at SHIFT occurs among logits whose higher bits are those of `bound`."""
+    counts = tl.zeros([256], tl.int32)
+    for first in range(0, length, BLOCK):
+        at = first + lane
+        value = _ordered(tl.load(row + at, mask=at < length, other=0.0))
+        running = at < length
+        if SHIFT < 24:
+            running = running & ((value >> (SHIFT + 8)) == (bound >> (SHIFT + 8)))
+        counts += tl.histogram(((value >> SHIFT) & 0xFF).to(tl.int32), 256, mask=running)
+    return counts
 
 
 @triton.jit(do_not_specialize=["columns", "topk", "out_width"])
@@ -60,21 +74,12 @@ def index_topk_kernel(
         bound = tl.zeros([1], tl.uint32)  # the leading bits of the k-th largest value that are known
         wanted = tl.zeros([1], tl.int32) + topk  # how many of the values with these leading bits are wanted
         for step in tl.static_range(4):
-            shift: tl.constexpr = 24 - 8 * step
-            count = tl.zeros([256], tl.int32)
-            for first in range(0, length, BLOCK):
-                at = first + lane
-                value = _ordered(tl.load(row + at, mask=at < length, other=0.0))
-                running = at < length
-                if step > 0:
-                    running = running & ((value >> (shift + 8)) == (bound >> (shift + 8)))
-                digit = ((value >> shift) & 0xFF).to(tl.int32)
-                count += tl.histogram(digit, 256, mask=running)
+            count = _counts(row, length, bound, lane, BLOCK, 24 - 8 * step)
             above = tl.sum(count, 0) - tl.cumsum(count, 0)
             mine = (above < wanted) & (above + count >= wanted)
             digit = tl.sum(tl.where(mine, digits, 0), 0)
             wanted -= tl.sum(tl.where(mine, above, 0), 0)
-            bound = bound | (digit.to(tl.uint32) << shift)
+            bound = bound | (digit.to(tl.uint32) << (24 - 8 * step))
 
         written = 0
         equals = 0

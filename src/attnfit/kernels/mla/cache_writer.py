@@ -57,10 +57,7 @@ def write_latent_cache_kernel(
         if D_R > 0:
             rotary = tl.arange(0, BLOCK_R)
             turned = tl.load(ROPE + t * stride_rt + rotary, mask=rotary < D_R, other=0.0)
-            if PACKED:
-                there = TURNED + base // 2 + (D_V // 2 + 2 * GROUPS)
-            else:
-                there = CACHE + base + D_V
+            there = TURNED + base // 2 + (D_V // 2 + 2 * GROUPS) if PACKED else CACHE + base + D_V
             tl.store(there + rotary, turned.to(there.dtype.element_ty), mask=rotary < D_R)
 
 
@@ -145,7 +142,9 @@ def _check_rows(cache: torch.Tensor, d_v: int, d_r: int) -> None:
         raise ValueError(f"packed rows hold {PACKED_D_V} latent and {PACKED_D_R} rotary values, not {d_v} and {d_r}")
     width = PACKED_WIDTH if is_packed(cache) else d_v + d_r
     if cache.dim() not in (2, 3) or cache.shape[-1] != width or cache.stride(-1) != 1:
-        raise ValueError(f"the cache is {list(cache.shape)} with strides {cache.stride()}; its rows must be {width} wide")
+        raise ValueError(
+            f"the cache is {list(cache.shape)} with strides {cache.stride()}; its rows must be {width} wide"
+        )
     if is_packed(cache):
         if any(stride % 4 for stride in cache.stride()[:-1]) or cache.storage_offset() % 4:
             raise ValueError("packed rows must begin at a multiple of four bytes: their scales are fp32")

@@ -1,4 +1,4 @@
-"""What the indexer's functions ask of their arguments, and which implementation answers."""
+"""What public functions ask of their arguments, and which implementation answers."""
 
 from __future__ import annotations
 
