@@ -90,6 +90,10 @@ def sparse_mla(
             f"{chosen!r} needs a GPU (or TRITON_INTERPRET=1 before Triton is imported); "
             'CPU tensors run through "reference"'
         )
+    if not q.is_cuda:
+        from attnfit.kernels.interpreter import require_bf16  # needs numpy, as Triton's interpreter does
+
+        require_bf16(q.dtype)
     capability, num_sms = device_of(q)
     config = config_of(capability, heads, is_packed(kv))
     splits = splits_of(tokens, triton.cdiv(heads, config.block_h), indices.shape[1], num_sms)
