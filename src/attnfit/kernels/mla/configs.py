@@ -19,11 +19,11 @@ class Config(NamedTuple):
     num_stages: int
 
 
-FEW = Config(16, 32, 8, 2)
-MORE = Config(32, 32, 8, 2)
+FEW = Config(16, 32, 8, 3)
+MORE = Config(32, 32, 8, 3)
 PACKED_MORE = Config(32, 16, 8, 1)  # decoding takes registers: with more keys, or a second stage, some spill
-MANY_KEYS = Config(64, 32, 8, 2)
-MANY = Config(64, 16, 8, 2)  # 32 keys beside 64 heads exceed 101,376 bytes, and spill on 8.0
+MANY_KEYS = Config(64, 32, 8, 3)
+MANY = Config(64, 16, 8, 3)  # 32 keys beside 64 heads exceed 101,376 bytes, and spill on 8.0
 
 # Compute capability -> native rows, more than 32 heads. With 64 heads, tcgen05 (10.0, 10.3, 11.0) would keep the
 # accumulators in 576 columns of tensor memory, of which there are 512.
