@@ -1,8 +1,8 @@
 """attnfit's own kernels, launched as their callers launch them: what `attnfit kernels fit` compiles.
 
-Each entry of the static configuration tables is reached, with the arguments that decide what is compiled: dtype, kind of
-row, width, number of heads, split over keys or not, paged cache or not. Launches that come to the same compiled kernel
-(64 heads and 128, say) are compiled once. `ask` may hold {"every": true}: all combinations, not the representative ones.
+Each entry of the static configuration tables is reached, with the arguments that decide what is compiled: dtype, kind
+of row, width, number of heads, split over keys or not, paged cache or not. Launches that come to the same compiled
+kernel (64 heads and 128, say) are compiled once. `ask` may hold {"every": true}: all combinations, not representatives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from attnfit.kernels.fit.driver import parse
 from attnfit.kernels.fit.records import Case
 from attnfit.kernels.indexer.launches import launches as indexer_launches
-from attnfit.kernels.mla.configs import CAPABILITIES, Config, config_of
+from attnfit.kernels.mla.configs import CAPABILITIES, VIRTUAL_BLOCKS, Config, config_of
 from attnfit.kernels.mla.latent import launch_latent
 from attnfit.kernels.mla.rows import PACKED_WIDTH
 from attnfit.kernels.mla.virtual_blocks import launch_virtual_blocks
@@ -49,9 +49,8 @@ def cases(ask: dict[str, Any], capability: str) -> Iterator[Case]:
         yield Case(name, partial(_latent, DTYPES[dtype], cache, heads, split, paged, config), note)
     for dtype, cache, heads in product(DTYPES, ("576", "512"), (16, 128)):
         if every or (dtype, cache) == ("float16", "576"):
-            config = config_of(target, heads, False)
             name = f"virtual_blocks {dtype} {cache} H={heads}"
-            yield Case(name, partial(_virtual_blocks, DTYPES[dtype], cache, heads, config), note)
+            yield Case(name, partial(_virtual_blocks, DTYPES[dtype], cache, heads), note)
     for name, call in indexer_launches():
         if every or not ("32 heads" in name or "over e4m3" in name):
             yield Case(name, call, note)
@@ -74,13 +73,14 @@ def _latent(dtype: torch.dtype, cache: str, heads: int, split: bool, paged: bool
     q, indices, valid, out, lse = _query(dtype, cache, tokens, heads)
     packed = cache == "fp8_ds_mla"
     width = PACKED_WIDTH if packed else q.shape[-1]
-    kv = new(torch.uint8 if packed else dtype, *((BLOCKS, BLOCK) if paged else (BLOCKS * BLOCK,)), width)
+    kv = new(torch.uint8 if packed else dtype, BLOCKS, BLOCK + 16, width)
+    kv = kv[:, :BLOCK] if paged else kv.flatten(0, 1)  # blocks that lie apart need one division more
     partials = carve(None, q, heads, 16, D_V) if split else None
     launch_latent(q, kv, indices, 0.1, out, lse, valid=valid if paged else None, config=config, partials=partials)
 
 
-def _virtual_blocks(dtype: torch.dtype, cache: str, heads: int, config: Config) -> None:
+def _virtual_blocks(dtype: torch.dtype, cache: str, heads: int) -> None:
     q, indices, valid, out, lse = _query(dtype, cache, 4, heads)
     kv = new(dtype, BLOCKS * BLOCK, q.shape[-1])
     partials = carve(None, q, heads, 16, D_V)
-    launch_virtual_blocks(q, kv, indices, 0.1, out, lse, valid=valid, config=config, partials=partials)
+    launch_virtual_blocks(q, kv, indices, 0.1, out, lse, valid=valid, config=VIRTUAL_BLOCKS, partials=partials)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from attnfit.kernels.mla.configs import config_of
+from attnfit.kernels.mla.configs import VIRTUAL_BLOCKS, config_of
 from attnfit.kernels.mla.latent import launch_latent
 from attnfit.kernels.mla.reference import sparse_mla_reference
 from attnfit.kernels.mla.rows import PACKED_D_R, PACKED_D_V, PACKED_WIDTH, is_packed
@@ -96,6 +96,8 @@ def sparse_mla(
         require_bf16(q.dtype)
     capability, num_sms = device_of(q)
     config = config_of(capability, heads, is_packed(kv))
+    if chosen == "virtual_blocks":
+        config = VIRTUAL_BLOCKS
     splits = splits_of(tokens, triton.cdiv(heads, config.block_h), indices.shape[1], num_sms)
     if chosen == "virtual_blocks":
         if is_packed(kv) or kv.dim() != 2:

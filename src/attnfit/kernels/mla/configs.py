@@ -22,6 +22,7 @@ class Config(NamedTuple):
 FEW = Config(16, 32, 8, 3)
 MORE = Config(32, 32, 8, 3)
 PACKED_MORE = Config(32, 16, 8, 1)  # decoding takes registers: with more keys, or a second stage, some spill
+VIRTUAL_BLOCKS = FEW  # key and value tiles both: more heads would exceed 101,376 bytes
 MANY_KEYS = Config(64, 32, 8, 3)
 MANY = Config(64, 16, 8, 3)  # 32 keys beside 64 heads exceed 101,376 bytes, and spill on 8.0
 
