@@ -25,7 +25,7 @@ def sparse_mla_reference(
     out = torch.zeros(*q.shape[:2], d_v, dtype=torch.float64, device=q.device)
     lse = torch.full(q.shape[:2], float("-inf"), dtype=torch.float64, device=q.device)
     for t in range(q.shape[0]):
-        named = indices[t] if valid is None else indices[t, : int(valid[t])]
+        named = indices[t] if valid is None else indices[t, : max(0, int(valid[t]))]
         named = named[named >= 0]
         if named.numel() == 0:
             continue
