@@ -63,11 +63,12 @@ def index_topk_kernel(
     out = OUT + t.to(tl.int64) * stride_ot
     lane = tl.arange(0, BLOCK)
 
+    # A row with no more than topk columns is done with this; of others, what lies beyond topk is cleared.
     found = tl.minimum(length, topk)
+    todo = 0 if length <= topk else found
     for first in range(0, out_width, BLOCK):
         at = first + lane
-        # rows with no more than topk columns are done with this
-        tl.store(out + at, tl.where(at < found, at, -1), mask=(at < out_width) & ((at >= found) | (length <= topk)))
+        tl.store(out + at, tl.where(at < found, at, -1), mask=(at < out_width) & (at >= todo))
 
     if length > topk:
         digits = tl.arange(0, 256)
