@@ -131,6 +131,10 @@ class LazyModule(types.ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return value
 
+    def attnfit_flags(self, tree: ast.stmt) -> int:
+        """Compiler flags for a top-level statement."""
+        return FLAGS
+
     def defines(self, name: str) -> bool:
         """Whether a top-level statement binds the name."""
         return name in self.__by_name
@@ -223,8 +227,10 @@ class LazyModule(types.ModuleType):
         written = statement.text
         try:
             if written.code is None:
-                tree = ast.Module([self.__transform(written.tree, self.__relative)], [])
-                written.code = compile(tree, self.__relative, "exec", FLAGS, True)
+                parsed = written.tree
+                flags = self.attnfit_flags(parsed)
+                tree = ast.Module([self.__transform(parsed, self.__relative)], [])
+                written.code = compile(tree, self.__relative, "exec", flags, True)
             exec(written.code, space)
         except (stubs.StubLeak, ImportError) as error:
             statement.error = error  # a real ImportError means to the engine what it means to us

@@ -57,6 +57,8 @@ class Loader:
     only by name. Loaders of one root with the same `transform` and overrides may share a `shelf`.
     """
 
+    module_class: type[LazyModule] = LazyModule  # what a source file becomes
+
     def __init__(
         self,
         root: str | Path,
@@ -187,7 +189,7 @@ class Loader:
     def _lazy(self, name: str, file: Path, root: Path) -> LazyModule:
         relative = file.relative_to(root).as_posix()
         try:
-            module = LazyModule(
+            module = self.module_class(
                 name,
                 file,
                 relative,

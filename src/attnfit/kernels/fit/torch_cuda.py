@@ -37,6 +37,8 @@ def pretend(capability: tuple[int, int], properties: dict[str, int], name: str =
         "get_device_properties": lambda device=None: properties_of,
         "is_current_stream_capturing": lambda: False,
         "synchronize": lambda device=None: None,
+        "_exchange_device": lambda device: 0,  # `with torch.cuda.device(...)`
+        "_maybe_exchange_device": lambda device: 0,
     }
     for question, answer in answers.items():
         mock.patch.object(torch.cuda, question, answer).start()

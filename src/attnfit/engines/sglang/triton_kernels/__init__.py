@@ -1,0 +1,23 @@
+"""The release's own Triton kernels of linear attention, launched with CPU tensors of a model's shapes while somebody
+records. Loaded only in the child that compiles kernels, with real torch and Triton; never on the way of `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attnfit.kernels.fit.records import Case, Unknown
+from attnfit.witness.stubs import StubLeak
+
+from . import gdn
+from .release import Release
+
+KERNELS = {"gdn": gdn.cases}
+
+
+def cases(ask: Mapping[str, Any], capability: str) -> Iterator[Case]:
+    """The launches of one kernel (`ask["kernel"]`) for the shapes of `ask`. Raises Unknown naming what is missing."""
+    try:
+        yield from KERNELS[ask["kernel"]](Release({**ask, "capability": [int(n) for n in capability.split(".")]}))
+    except (StubLeak, ImportError) as missing:
+        raise Unknown(str(missing)) from missing
