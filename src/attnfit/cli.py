@@ -14,6 +14,7 @@ import click
 from attnfit import __version__
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
+from attnfit.lazy import LazyGroup
 
 EXAMPLE = entry_of()  # the engine that is taken where none is named
 EPILOG = "Exit codes: 0 passes, 1 refused or breaks, 2 usage or internal error, 3 unknown."
@@ -229,6 +230,11 @@ def learn(source: str, questions: int, seed: int | None, folder: Path | None, of
 
     engine = engine_of_source(source)
     click.echo(engine.learn(source, folder=folder, questions=questions, seed=seed, offline=offline))
+
+
+@cli.group(cls=LazyGroup, module="attnfit.cli_kernels")
+def kernels() -> None:
+    """Whether Triton kernels fit a GPU (needs attnfit[kernels], no GPU)."""
 
 
 @cli.command()

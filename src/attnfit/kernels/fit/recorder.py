@@ -75,6 +75,7 @@ class _Recorder:
     note: str = ""
     launches: list[Launch] = field(default_factory=list)
     tuned: Tuned | None = None
+    number: int = -1  # of the launch
 
     def compile(self, source: Any, target: Any = None, options: Any = None, **kwargs: Any) -> _Stub:
         options = dict(options or {})
@@ -93,6 +94,7 @@ class _Recorder:
         self.launches.append(
             Launch(
                 case=self.case,
+                launch=self.number,
                 capability=self.capability,
                 limit=self.limit,
                 kernel=fn.__name__,
@@ -170,6 +172,7 @@ def _with_subclasses(kind: Any) -> list[Any]:
 def _recorded(recorder: _Recorder, run: Any) -> Any:
     def recorded(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         stub, refusal = None, None
+        recorder.number += recorder.tuned is None
         try:
             stub = run(self, *args, grid=grid, warmup=warmup, **kwargs)
         except Exception as raised:
@@ -194,6 +197,7 @@ def _every_config(recorder: _Recorder) -> Any:
     def every_config(self: Any, *args: Any, **kwargs: Any) -> None:
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         configs = list(self.configs if len(self.configs) <= 1 else self.prune_configs(kwargs))
+        recorder.number += len(self.configs) > 1
         for index, config in enumerate(configs):
             if both := kwargs.keys() & config.kwargs.keys():
                 raise ValueError(f"meta-parameters given by the caller and by the autotuner: {', '.join(sorted(both))}")

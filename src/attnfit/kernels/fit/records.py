@@ -41,6 +41,7 @@ class Launch:
     """One kernel launch with one configuration, as Triton's own launch path specialised it."""
 
     case: str
+    launch: int  # which launch of the case, from 0; an autotuned one has several configurations
     capability: str  # "12.0"
     limit: int  # bytes of shared memory one block may have
     kernel: str
@@ -64,6 +65,7 @@ class Compiled:
     """
 
     case: str
+    launch: int
     capability: str
     limit: int
     kernel: str

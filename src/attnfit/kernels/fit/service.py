@@ -27,6 +27,7 @@ from attnfit.kernels.fit.records import Case, Launch, Unknown
 from attnfit.kernels.fit.workers import SECONDS, Progress, Tokens, compiled, cpus
 
 SCHEMA = 1
+OLDEST = (3, 5)
 Say = Callable[[dict[str, Any]], None]
 
 
@@ -34,8 +35,10 @@ def answer(job: dict[str, Any], progress: Progress | None = None) -> dict[str, A
     """`job`: capabilities ["12.0", ...]; limits {"12.0": bytes of shared memory a block may have}; module, its
     cases(ask, capability) yields `Case`s; ask: what the module wants to know; and optionally properties
     {"12.0": {"multiprocessor_count": ...}}, cache (a folder), jobs (processes), seconds (for one kernel), wanted (a
-    part of the case's name). Raises ValueError for a job that is not one.
+    part of the case's name). Raises ValueError for a job that is not one, ImportError for a Triton that is too old.
     """
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST:
+        raise ImportError(f"Triton {triton.__version__} is too old: {'.'.join(map(str, OLDEST))} or newer is needed")
     capabilities = list(job["capabilities"])
     if missing := [c for c in capabilities if c not in job["limits"]]:
         raise ValueError(f"no limit given for {', '.join(missing)}")

@@ -1,0 +1,82 @@
+"""`attnfit kernels ...`: whether Triton kernels fit a GPU, asked of a child process that has torch and Triton."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from attnfit.errors import UnknownAnswer, UsageError
+from attnfit.inputs import kernel_fit
+
+
+@click.command(
+    epilog="Exit codes: 0 all fit, 1 one does not, 2 usage or internal error, 3 unknown (torch or Triton missing).",
+)
+@click.option("--gpu", envvar="ATTNFIT_GPU", help="Name, alias or compute capability; auto reads NVML.")
+@click.option("--cc", "capabilities", multiple=True, metavar="X.Y", help="A compute capability; may be repeated.")
+@click.option("--python", help=f"The Python that has torch and Triton. Default: {kernel_fit.VARIABLE}, else this one.")
+@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON (docs/json.md).")
+@click.option("--quiet", is_flag=True, help="Only the verdict line.")
+@click.option("--all", "every", is_flag=True, help="Every combination, a line each; takes minutes the first time.")
+@click.pass_context
+def fit(ctx: click.Context, /, gpu: str | None, capabilities: tuple[str, ...], **options: Any) -> None:
+    """Compile attnfit's own Triton kernels for a GPU that need not be here.
+
+    Without --gpu and --cc: for every compute capability they are made for.
+    """
+    from attnfit.report import kernels as report
+
+    if options["as_json"] and options["quiet"]:
+        raise UsageError("--json and --quiet each say what to print; give one of them")
+    if gpu and capabilities:
+        if ctx.get_parameter_source("gpu") is ParameterSource.COMMANDLINE:
+            raise UsageError("--gpu and --cc both say which GPU; give one of them")
+        gpu = None
+    wanted = _of_gpus(gpu) if gpu else list(dict.fromkeys(capabilities)) or list(kernel_fit.CAPABILITIES)
+    answer = kernel_fit.ask(
+        wanted, about={"every": options["every"]}, python=options["python"], progress=_progress_on_stderr()
+    )
+    if options["as_json"]:
+        text = report.render_json(answer, wanted)
+    elif options["quiet"]:
+        text = report.verdict_line(answer) + "\n"
+    else:
+        text = report.render(answer, wanted, every=options["every"])
+    from attnfit.report.plain import styled
+
+    click.echo(styled(text), nl=False, color=ctx.find_root().color)
+    ctx.exit(report.exit_code(answer))
+
+
+def _of_gpus(spec: str) -> list[str]:
+    """The compute capabilities of the GPUs named, each once."""
+    from attnfit.inputs.gpu import read_gpus
+
+    found = []
+    for gpu, _ in read_gpus(spec).gpus:
+        if gpu.capability is None:
+            raise UnknownAnswer(f"{gpu.name} has no CUDA compute capability that is known; Triton's answer is unknown")
+        found.append(str(gpu.capability))
+    return list(dict.fromkeys(found))
+
+
+def _progress_on_stderr() -> kernel_fit.Progress | None:
+    """A line that counts, on a terminal, from the first second on."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return None
+    from time import monotonic
+
+    started = monotonic()
+
+    def tell(done: int, of: int) -> None:
+        if monotonic() - started > 1:
+            ending = "\r\x1b[K" if done == of else ""
+            click.echo(f"\rcompiling {done} of {of} ...{ending}", err=True, nl=False)
+
+    return tell
+
+
+COMMANDS = {"fit": fit}
