@@ -36,11 +36,12 @@ def eager(name: str, seed: int, dense_layers: int = 1):
     model, config, more = MODELS[name]
     torch.manual_seed(seed)
     tiny = config(
-        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=128, moe_intermediate_size=64, num_hidden_layers=3,
-        num_attention_heads=8, num_key_value_heads=8, n_routed_experts=8, num_experts_per_tok=2, n_group=1,
-        topk_group=1, q_lora_rank=64, kv_lora_rank=512, qk_nope_head_dim=32, qk_rope_head_dim=64, v_head_dim=32, index_topk=TOPK,
-        index_n_heads=32, index_head_dim=128, first_k_dense_replace=dense_layers, max_position_embeddings=512,
-        rms_norm_eps=1e-6, initializer_range=0.1, eos_token_id=None, bos_token_id=None, pad_token_id=0, **more,
+        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=128, num_hidden_layers=3, max_position_embeddings=512,
+        num_attention_heads=8, num_key_value_heads=8, qk_nope_head_dim=32, qk_rope_head_dim=64, v_head_dim=32,
+        q_lora_rank=64, kv_lora_rank=512, index_topk=TOPK, index_n_heads=32, index_head_dim=128,
+        n_routed_experts=8, num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=64,
+        first_k_dense_replace=dense_layers, rms_norm_eps=1e-6, initializer_range=0.1,
+        eos_token_id=None, bos_token_id=None, pad_token_id=0, **more,
     )  # fmt: skip
     built = model(tiny).eval()
     built.set_attn_implementation("eager")
