@@ -10,15 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnfit.kernels.e4m3 import decode_e4m3, e4m3_as_half
+from attnfit.kernels.e4m3 import decode_e4m3, e4m3_to_half
 
 
 @triton.jit
 def _tile(base, inside, D: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.constexpr):
-    """Rows of D values or codes at the pointers `base`, [n, BLOCK_D] of DTYPE; rows not `inside` are 0.
-
-    Codes come out as 2^-8 of their values in float16 (`_unit` gives it back), and as their values in bfloat16.
-    """
+    """Rows of D values or codes at the pointers `base`, [n, BLOCK_D] of DTYPE; rows not `inside` are 0."""
     column = tl.arange(0, BLOCK_D)
     if D == BLOCK_D:
         raw = tl.load(base[:, None] + column[None, :], mask=inside[:, None], other=0)
@@ -27,18 +24,9 @@ def _tile(base, inside, D: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.conste
     if raw.dtype != tl.uint8:
         return raw
     elif tl.float16 == DTYPE:
-        return e4m3_as_half(raw)
+        return e4m3_to_half(raw)
     else:
         return decode_e4m3(raw).to(DTYPE)
-
-
-@triton.jit
-def _unit(POINTER, DTYPE: tl.constexpr):
-    """What `_tile` left out of the values behind POINTER: 256 for codes in float16, else 1."""
-    if POINTER.dtype.element_ty == tl.uint8 and tl.float16 == DTYPE:
-        return 256.0
-    else:
-        return 1.0
 
 
 @triton.jit
@@ -54,7 +42,7 @@ def _logits(
     BLOCK_H: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """One token over a block of keys: fp32 [BLOCK_N], without the keys' scales and the units of both operands."""
+    """One token over a block of keys: fp32 [BLOCK_N], without the keys' scales."""
     head = tl.arange(0, BLOCK_H)
     real = head < num_heads
     q = _tile(Q + head * stride_qh, real, D, BLOCK_D, DTYPE)
@@ -132,7 +120,6 @@ def index_logits_kernel(
                 BLOCK_H,
                 DTYPE,
             )
-            logit = logit * (_unit(Q, DTYPE) * _unit(K, DTYPE))
             if HAS_SCALE:
                 logit = logit * scale
             begin = tl.maximum(tl.load(START + t), 0)
@@ -214,7 +201,6 @@ def index_logits_paged_kernel(
                 BLOCK_H,
                 DTYPE,
             )
-            logit = logit * (_unit(Q, DTYPE) * _unit(K, DTYPE))
             if HAS_SCALE:
                 logit = logit * scale
             inside = there & (key < tl.minimum(length, most))
