@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnfit.inputs.gguf.sets import GgufFiles
     from attnfit.inputs.hub_ref import HubSettings
     from attnfit.inputs.model import ModelFiles
+    from attnfit.kernel_check import Wanted
 
 Select = Callable[[Question], Selection]
 
@@ -32,6 +33,7 @@ def check(
     witness: str | None = None,
     planned: bool = True,
     instead: bool = False,
+    kernels: Wanted | None = None,
 ) -> Report:
     """Will this launch find an attention backend, and pass every other gate we know?
 
@@ -43,6 +45,7 @@ def check(
     witness: an engine source (tree, wheel, "installed"): answer from the engine's own code, not from the book.
     planned: False leaves out the search for a next step.
     instead: `engine` is asked in place of the release that the command names; else the two must agree.
+    kernels: also compile the engine's own Triton kernels for this launch, in a child process that has torch and Triton.
 
     Raises an AttnfitError (UsageError, InputError, UnknownAnswer) whose text says what to do.
     """
@@ -131,6 +134,12 @@ def check(
         launch.fit = measure(request, weights())
         if planned and verdict(launch) == "breaks" and launch.fit is not None and not launch.fit.files:
             steps = room(chosen, request, launch.fit, weights(), render)
+    if kernels is not None and launch.ok:
+        from attnfit.kernel_check import foresee, way_out
+
+        foresee(chosen.name, request, launch, kernels, prefix=prefix)
+        if planned and not steps and verdict(launch) == "breaks":
+            steps = way_out(chosen, request, launch, kernels, render, prefix=prefix)
     return Report(
         verdict=verdict(launch),
         launch=launch,

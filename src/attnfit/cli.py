@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from attnfit import __version__
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
 from attnfit.lazy import LazyGroup
+
+if TYPE_CHECKING:
+    from attnfit.kernel_check import Wanted
 
 EXAMPLE = entry_of()  # the engine that is taken where none is named
 EPILOG = "Exit codes: 0 passes, 1 refused or breaks, 2 usage or internal error, 3 unknown."
@@ -47,6 +50,13 @@ def cli(ctx: click.Context, color: str) -> None:
     ctx.color = {"always": True, "never": False}.get(color, False if plain else None)
 
 
+_NOT_IN_BATCHES = {
+    "--all": "every",
+    "--strict": "strict",
+    "--witness": "witness",
+    "--kernels": "kernels",
+    "--kernels-from": "kernels_from",
+}
 _FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
 
 
@@ -61,6 +71,8 @@ _FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
 @click.option("--engine", envvar="ATTNFIT_ENGINE", help=f"For example {EXAMPLE.example}.")
 @click.option("--env", "facts", multiple=True, metavar="FACT=yes|no", help="An environment fact that differs.")
 @click.option("--witness", metavar="SOURCE", help="Answer from this engine source instead of the rule book.")
+@click.option("--kernels", is_flag=True, help="Also compile the engine's Triton kernels (needs attnfit[kernels]).")
+@click.option("--kernels-from", metavar="SOURCE", help="Like --kernels, of this engine source.")
 @click.option("--offline", is_flag=True, help="Fetch nothing: no model files, no engine sources.")
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON (docs/json.md).")
 @click.option("--quiet", is_flag=True, help="Only the verdict line.")
@@ -82,7 +94,7 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
 
         if model or launch:
             raise UsageError("--batch reads its launches from the file; leave MODEL and the command away")
-        for flag, name in {**_FORMS, "--all": "every", "--strict": "strict", "--witness": "witness"}.items():
+        for flag, name in {**_FORMS, **_NOT_IN_BATCHES}.items():
             if options[name] and flag != "--json":
                 raise UsageError(f"--batch answers every line whole, as JSON, from the rule books; leave {flag} away")
         gpu, count, engine = (options[name] for name in ("gpu", "count", "engine"))
@@ -102,6 +114,7 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
         env=facts,
         witness=options["witness"],
         planned=not options["quiet"],
+        kernels=_kernels(options["kernels"], options["kernels_from"], options["witness"]),
     )
     if options["as_json"]:
         from attnfit.report.json import render as render_json
@@ -246,6 +259,16 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(cli, {}, "attnfit", "_ATTNFIT_COMPLETE").source())
+
+
+def _kernels(asked: bool, source: str | None, witness: str | None) -> Wanted | None:
+    """Whether and how `check` asks about kernels: of `source`, else of the witness's, else of the release itself."""
+    if not (asked or source):
+        return None
+    from attnfit.cli_kernels import progress_on_stderr
+    from attnfit.kernel_check import Wanted
+
+    return Wanted(source=source or witness, progress=progress_on_stderr())
 
 
 def _facts(words: tuple[str, ...]) -> dict[str, bool]:

@@ -37,7 +37,7 @@ def fit(ctx: click.Context, /, gpu: str | None, capabilities: tuple[str, ...], *
         gpu = None
     wanted = _of_gpus(gpu) if gpu else list(dict.fromkeys(capabilities)) or list(kernel_fit.CAPABILITIES)
     answer = kernel_fit.ask(
-        wanted, about={"every": options["every"]}, python=options["python"], progress=_progress_on_stderr()
+        wanted, about={"every": options["every"]}, python=options["python"], progress=progress_on_stderr()
     )
     if options["as_json"]:
         text = report.render_json(answer, wanted)
@@ -63,7 +63,7 @@ def _of_gpus(spec: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _progress_on_stderr() -> kernel_fit.Progress | None:
+def progress_on_stderr() -> kernel_fit.Progress | None:
     """A line that counts, on a terminal, from the first second on."""
     if sys.stderr is None or not sys.stderr.isatty():
         return None

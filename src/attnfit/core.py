@@ -14,6 +14,7 @@ from attnfit.fit.answer import Fit as Fit
 from attnfit.verdicts import Change as Change
 from attnfit.verdicts import Choice as Choice
 from attnfit.verdicts import Hazard as Hazard
+from attnfit.verdicts import KernelFact as KernelFact
 from attnfit.verdicts import Reason as Reason
 from attnfit.verdicts import Status as Status
 from attnfit.verdicts import Verdict as Verdict
@@ -152,6 +153,7 @@ class Launch(msgspec.Struct, kw_only=True):
     changes: tuple[Change, ...] = ()
     choices: tuple[Choice, ...] = ()  # asked only for a report
     hazards: tuple[Hazard, ...] = ()
+    kernels: tuple[KernelFact, ...] = ()  # only where they were asked about
     reply: dict[str, Any] = {}  # the answer in the engine's own words, for --batch and --json
 
 

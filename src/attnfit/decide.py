@@ -76,6 +76,8 @@ def measure(request: Request, weights: Weights) -> Fit | None:
 def verdict(launch: Launch) -> str:
     if launch.ok and launch.fit is not None and launch.fit.verdict == "breaks":
         return "breaks"
+    if launch.ok and any(kernel.breaks for kernel in launch.kernels):
+        return "breaks"
     return {True: "passes", False: "refused", None: "unknown"}[launch.ok]
 
 

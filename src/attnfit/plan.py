@@ -36,7 +36,7 @@ def plan(
             continue
         after = decide(request.after(move))
         accepted = accepted or _some_accept(after)
-        if after.ok and (outcome := (move.kind, _outcome(after))) not in seen and (words := render(move)) is not None:
+        if after.ok and (outcome := (move.kind, ends_as(after))) not in seen and (words := render(move)) is not None:
             seen.add(outcome)
             steps.append(_step(engine, request, move, after, words, render, weights))
             if len(steps) == MOST_STEPS:
@@ -111,7 +111,8 @@ def _pair(launch: Launch) -> list[str]:
     return [name for role, name in launch.chosen if role in ("prefill", "decode")]
 
 
-def _outcome(launch: Launch) -> tuple[object, ...]:
+def ends_as(launch: Launch) -> tuple[object, ...]:
+    """The same for launches that end up alike: one way to each is enough."""
     chosen = tuple((layer.role, layer.selection.chosen, layer.question.num_heads) for layer in launch.layers)
     return (chosen, launch.chosen, launch.dtype, launch.kv_cache_dtype_after_init, launch.block_size_after_load)
 

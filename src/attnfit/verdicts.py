@@ -58,3 +58,32 @@ class Hazard(msgspec.Struct, frozen=True):
     text: str
     where: str = ""  # engine source
     flag: str = ""  # that does nothing here, and may go
+
+
+class KernelFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel that the launch will start, compiled ahead of time for its GPU with the launch's own shapes.
+
+    verdict: fits | does not fit | does not compile | unknown. "does not fit" of an autotuned kernel means that no
+    configuration is left. `message` is Triton's own. `same_triton`: it was compiled with the Triton that the release
+    brings; None: not known which it brings.
+    """
+
+    backend: str  # "TRITON_MLA", "GDN_ATTN", ...
+    kernel: str
+    case: str  # "decode", "prefill", ...
+    verdict: str
+    message: str = ""
+    shared: int | None = None  # bytes of shared memory that the largest configuration needs
+    limit: int | None = None  # bytes that one block may have
+    configurations: int = 1
+    left_out: int = 0  # of them, by an autotuner, because they do not fit
+    where: str = ""  # the engine's source, "package/.../kernel.py:277"
+    inputs: tuple[str, ...] = ()
+    triton: str = ""
+    brought: str = ""  # the Triton that the release brings
+    same_triton: bool | None = None
+
+    @property
+    def breaks(self) -> bool:
+        """The launch starts this kernel, and it cannot run."""
+        return self.verdict in ("does not fit", "does not compile") and self.same_triton is not False

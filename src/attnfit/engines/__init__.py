@@ -50,6 +50,19 @@ class Circumstances(NamedTuple):
         return self.gpu.capability
 
 
+class KernelAsk(NamedTuple):
+    """The engine's own Triton kernels for one kind of layer, as a launch will start them.
+
+    `about` goes to `engines/ENGINE/triton_kernels` in the child that compiles; `inputs` says it to people. `unknown`:
+    why they cannot be asked about.
+    """
+
+    backend: str
+    about: dict[str, Any]
+    inputs: tuple[str, ...] = ()
+    unknown: str = ""
+
+
 class Release(Protocol):
     """One release of an engine: answers selector questions and whole launches."""
 
@@ -87,6 +100,9 @@ class Release(Protocol):
 
     def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
         """Whether a launch that passes fits into the GPU's memory; None where the release is not measured."""
+
+    def kernels(self, circumstances: Circumstances, launch: Launch) -> Sequence[KernelAsk]:
+        """The Triton kernels of the engine's own that a launch which passes will start for attention."""
 
     def traits(self, model: Model) -> Traits:
         """What the release makes of a model: its numbers, kinds of layers, quantisation. Raises nothing."""

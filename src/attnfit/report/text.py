@@ -8,7 +8,7 @@ import click
 
 from attnfit.core import Fit, Gpu, Launch, LayerQuestion, Report, Status, Step, Verdict
 from attnfit.inputs.secrets import line
-from attnfit.report import memory, resolved
+from attnfit.report import launch_kernels, memory, resolved
 from attnfit.report.plain import WIDTH as WIDTH
 from attnfit.report.plain import printable
 from attnfit.report.plain import wrap as _wrap
@@ -31,6 +31,7 @@ def render(report: Report, *, every: bool = False) -> str:
     if not launch.hypothetical:
         lines += _engine_words(report)
     lines += resolved.hazards(launch)
+    lines += launch_kernels.lines(launch, every)
     if launch.fit is not None:
         lines += ["", *_fit(launch.fit)]
     for unknown in launch.unknown:
@@ -60,6 +61,8 @@ def verdict_line(report: Report) -> str:
         broken = report.launch.fit is not None and report.launch.fit.files
         what = "cannot load these weights" if broken else "would start and run out of memory"
         sentence = f"{release} {what}: {why}"
+        if report.launch.fit is None or report.launch.fit.verdict != "breaks":
+            sentence = f"{release} starts a kernel that cannot run here: {launch_kernels.shortest(report.launch)}"
     elif report.verdict == "refused":
         sentence = f"{release} refuses this launch {_at(report.launch)}"
     else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Fit, Launch, Model, Question, Selection
-from attnfit.engines import Circumstances, Given, Move, Weights, divisor
+from attnfit.engines import Circumstances, Given, KernelAsk, Move, Weights, divisor
 from attnfit.engines.traits import Traits
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ class Release:
         case = self._case(circumstances)
         known = self.exact and case.release == self.book
         return fit_of(case, circumstances.gpu, weights) if known else None
+
+    def kernels(self, circumstances: Circumstances, launch: Launch) -> Sequence[KernelAsk]:
+        from attnfit.engines.vllm.kernels import asks
+
+        return asks(self._case(circumstances), launch)
 
     def _case(self, this: Circumstances) -> Case:
         from attnfit.engines.vllm.launch import Case
