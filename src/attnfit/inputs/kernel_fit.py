@@ -60,19 +60,22 @@ def ask(
     module: str = OURS,
     about: Mapping[str, Any] | None = None,
     wanted: str = "",
+    properties: Mapping[str, Mapping[str, int]] | None = None,
     python: str | None = None,
     cache: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
     """Compiles every launch of `module` (its `cases(about, capability)`) for each capability, in a child process.
 
-    `wanted` is a part of the names of the cases to try; `cache` keeps results below attnfit's cache folder. Raises
+    `wanted` is a part of the names of the cases to try; `properties` are what else host code asks of a device, for each
+    capability, as Triton names it (multiprocessor_count: without it, a case that asks is unknown); `cache` keeps results below attnfit's cache folder. Raises
     UsageError for a capability or a Python that is none, UnknownAnswer where torch or Triton is missing or the child
     cannot answer.
     """
     capabilities = list(capabilities)
     limits = {capability: limit_of(capability) for capability in capabilities}
     job = {"capabilities": capabilities, "limits": limits, "module": module, "ask": dict(about or {}), "wanted": wanted}
+    job["properties"] = {capability: dict(known) for capability, known in (properties or {}).items()}
     if cache:
         job["cache"] = str(cache_dir() / "kernel-fit")
     python = chosen_python(python)

@@ -67,6 +67,10 @@ class _Stub:
         return self
 
 
+class _Objection(Exception):
+    """Triton objects to the kernel itself; the cause says how."""
+
+
 @dataclass
 class _Recorder:
     capability: str
@@ -78,8 +82,11 @@ class _Recorder:
     number: int = -1  # of the launch
 
     def compile(self, source: Any, target: Any = None, options: Any = None, **kwargs: Any) -> _Stub:
-        options = dict(options or {})
-        return _Stub(Handed(source, target, options, source.hash()))
+        try:
+            digest = source.hash()  # as compiling begins: finds what the kernel refers to, and may object to it
+        except Exception as raised:
+            raise _Objection from raised
+        return _Stub(Handed(source, target, dict(options or {}), digest))
 
     def saw(
         self,
@@ -175,6 +182,8 @@ def _recorded(recorder: _Recorder, run: Any) -> Any:
         recorder.number += recorder.tuned is None
         try:
             stub = run(self, *args, grid=grid, warmup=warmup, **kwargs)
+        except _Objection as objection:
+            refusal = type(objection.__cause__).__name__, str(objection.__cause__)
         except Exception as raised:
             if not _by_backend(raised):
                 raise

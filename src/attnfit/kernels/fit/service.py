@@ -120,7 +120,8 @@ def _failure(case: str, capability: str, raised: Exception) -> dict[str, Any]:
     traceback.print_exception(raised)
     where = traceback.extract_tb(raised.__traceback__)
     place = f" ({Path(where[-1].filename).name}:{where[-1].lineno})" if where else ""
-    message = f"the launch function failed before Triton was asked: {raised}{place}"
+    what = "the launch function failed before Triton was asked" if case else "the launches could not be listed"
+    message = f"{what}: {raised}{place}"
     return {"case": case, "capability": capability, "exception": type(raised).__name__, "message": message}
 
 

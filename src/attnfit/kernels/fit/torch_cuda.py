@@ -20,11 +20,12 @@ def pretend(capability: tuple[int, int], properties: dict[str, int], name: str =
         "major": major,
         "minor": minor,
         "warp_size": 32,
-        "multi_processor_count": properties.get("multiprocessor_count", 0),
         "shared_memory_per_block_optin": properties["max_shared_mem"],
         "regs_per_multiprocessor": 65536,
         "max_threads_per_block": 1024,
     }
+    if "multiprocessor_count" in properties:  # it differs between GPUs of one capability
+        device["multi_processor_count"] = properties["multiprocessor_count"]
     device_name = str(device["name"])
     properties_of = _Properties(device)
     answers = {
