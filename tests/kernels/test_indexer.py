@@ -108,8 +108,25 @@ def test_columns_beyond_the_width_are_dropped() -> None:
     weights, zero, end = torch.ones(2, 8), torch.zeros(2, dtype=torch.int32), torch.full((2,), 300, dtype=torch.int32)
     for implementation in ("reference", "triton"):
         wide = index_logits(q, k, weights, zero, end, implementation=implementation)
-        narrow = index_logits(q, k, weights, zero, end, width=140, implementation=implementation)
-        assert torch.equal(narrow, wide[:, :140])
+        memory = torch.full((2, 150), 7.0)
+        index_logits(q, k, weights, zero, end, width=140, out=memory[:, :140], implementation=implementation)
+        assert torch.equal(memory[:, :140], wide[:, :140])
+        assert (memory[:, 140:] == 7.0).all()
+
+
+def test_a_length_beyond_the_block_table_or_the_width_is_cut() -> None:
+    case = {**PAGED_CASES[0], "q": "float16", "keys": "float16", "block_size": 16, "next_n": 1, "lengths": "shared"}
+    q, cache, weights, lengths, table, max_len = paged(case, 1)
+    wide = index_logits_paged(q, cache, weights, lengths, table, max_len)
+    for implementation in ("reference", "triton"):
+        narrow = torch.cat([table[:, :3], torch.full((2, 1), 10**6, dtype=torch.int32)], 1)[:, :3]  # not contiguous
+        cut = index_logits_paged(q, cache, weights, lengths, narrow, max_len, implementation=implementation)
+        assert torch.isneginf(cut[:, 48:]).all()
+        torch.testing.assert_close(cut[:, :48], wide[:, :48], rtol=1e-5, atol=1e-4)
+        memory = torch.full((2, 60), 7.0)
+        index_logits_paged(q, cache, weights, lengths, table, 50, out=memory[:, :50], implementation=implementation)
+        torch.testing.assert_close(memory[:, :50], wide[:, :50], rtol=1e-5, atol=1e-4)
+        assert (memory[:, 50:] == 7.0).all()
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
