@@ -48,6 +48,27 @@ def moved(capability: str, tokens: list[int], heads: list[int]) -> list[dict[str
     return found
 
 
+def bytes_table(capability: str = "12.0") -> str:
+    """Markdown: one query token of one layer among many (a prefill), and what a lone one (a decode) pays for splits."""
+    text = ["| heads | cache | implementation | heads a program | row asked for | rows, KiB | all, KiB | of the least |"
+            " alone: splits | partials, KiB |", "|--:|---|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    many, one = ({(r["heads"], r["cache"], r["implementation"]): r for r in moved(capability, [t], [16, 64, 128])}
+                 for t in (4096, 1))  # fmt: skip
+    wanted = sorted((key for key in many if key[1] != "512"), key=lambda key: (key[0], key[1] == "fp8_ds_mla"))
+    for heads, cache, name in wanted:
+        row = many[heads, cache, name]
+        alone = one[heads, cache, name]
+        cells = (heads, cache, name, row["heads_per_program"], row["row_loads"], kib(row["rows"] / 4096),
+                 kib(row["moved"] / 4096), f"{row['moved'] / row['least']:.2f}", alone["splits"],
+                 kib(alone["partials"]))  # fmt: skip
+        text.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(text)
+
+
+def kib(count: float) -> str:
+    return f"{count / 1024:,.0f}"
+
+
 def designs(shape: Shape, capability: tuple[int, int]) -> dict[str, Design]:
     """Of the implementations whose source says what they load. vLLM's: vllm/v1/attention/ops/xpu_mla_sparse.py."""
     found = {"latent": design_of("latent", shape, capability, SMS)}

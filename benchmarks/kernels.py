@@ -34,6 +34,7 @@ def main() -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--static", action="store_true", help="static figures only; compiles, which takes minutes")
     how.add_argument("--self-test", action="store_true", help="tiny shapes on a CPU, in Triton's interpreter")
+    parser.add_argument("--table", action="store_true", help="--static: only docs/kernels.md's table of bytes")
     parser.add_argument("--out", type=Path, help="where the JSON goes; default: stdout")
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS)
     parser.add_argument("--heads", type=int, nargs="+", default=HEADS)
@@ -54,8 +55,11 @@ def main() -> int:
         print(f"not measured: {why.name} is missing; pip install 'attnfit[kernels]'", file=sys.stderr)
         return 3
     if args.static:
-        from kernel_static import static
+        from kernel_static import bytes_table, static
 
+        if args.table:
+            print(bytes_table())
+            return 0
         return write({"schema": SCHEMA, "measured": False, "versions": versions(), **static(args)}, args.out)
     if not args.self_test and not torch.cuda.is_available():
         print("not measured: no CUDA device; --static gives what is known without one", file=sys.stderr)
