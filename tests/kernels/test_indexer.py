@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from indexer_cases import KINDS, magnitude, meets, new, values
 from pairwise import pairwise
 
-from attnfit.kernels import index_logits, index_logits_paged, write_index_cache
+from attnfit.kernels import checks, index_logits, index_logits_paged, write_index_cache
 from attnfit.kernels.indexer.reference import index_logits_reference
 
 PREFILL = {
@@ -305,6 +305,24 @@ WRONG = {
     "contiguous along its last": {"k": torch.zeros(16, 5, dtype=torch.float16).T},
     "too large for the kernel": {"q": torch.zeros(3, 8, 300).half(), "k": torch.zeros(5, 300).half()},
 }
+
+
+def test_a_gpu_that_is_too_old_is_refused_with_what_runs_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(ValueError, match=r"7\.5: the kernels need 8\.0 or newer .*reference"):
+        checks.choose(None, torch.device("cuda:0"))
+    assert checks.choose("reference", torch.device("cuda:0")) == "reference"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert checks.choose(None, torch.device("cuda:0")) == "triton"
+
+
+def test_a_cpu_tensor_takes_triton_in_the_interpreter_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert checks.choose(None, cpu) == "reference"
+    assert checks.choose("triton", cpu) == "triton"
+    monkeypatch.setattr(checks.interpreter, "interpreting", lambda: False)
+    with pytest.raises(ValueError, match="TRITON_INTERPRET=1"):
+        checks.choose("triton", cpu)
 
 
 @pytest.mark.parametrize("message", WRONG)

@@ -8,6 +8,7 @@ from attnfit.kernels import interpreter
 
 IMPLEMENTATIONS = ("triton", "reference")
 HALVES = (torch.float16, torch.bfloat16)
+OLDEST = (8, 0)
 
 
 def is_codes(values: torch.Tensor) -> bool:
@@ -22,13 +23,20 @@ def is_codes(values: torch.Tensor) -> bool:
 def choose(implementation: str | None, device: torch.device) -> str:
     """The reference for CPU tensors, Triton otherwise, unless one is named. Raises ValueError."""
     if implementation is None:
-        return "reference" if device.type == "cpu" else "triton"
+        implementation = "reference" if device.type == "cpu" else "triton"
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is one of {', '.join(IMPLEMENTATIONS)}, not {implementation!r}")
     if implementation == "triton" and device.type == "cpu" and not interpreter.interpreting():
         raise ValueError(
             "CPU tensors go through the reference; for Triton's interpreter set TRITON_INTERPRET=1 before the import"
         )
+    if implementation == "triton" and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < OLDEST:
+            raise ValueError(
+                f"compute capability {capability[0]}.{capability[1]}: the kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
+                ' (bfloat16, maxima that keep NaN); implementation="reference" runs anywhere'
+            )
     return implementation
 
 

@@ -213,8 +213,8 @@ def index_logits_paged(
 def _blocks(heads: int, dim: int) -> tuple[int, int]:
     """Heads and head dimension padded to what a tensor core takes. Raises ValueError where the tile gets too large."""
     block_h, block_d = max(16, triton.next_power_of_2(heads)), max(16, triton.next_power_of_2(dim))
-    if block_h > 128 or block_d > 256:
-        raise ValueError(f"{heads} heads of {dim} are too large for the kernel: up to 128 heads of up to 256")
+    if block_h > 128 or block_d > 128:
+        raise ValueError(f"{heads} heads of {dim} are too large for the kernel: up to 128 heads of up to 128")
     return block_h, block_d
 
 
