@@ -129,8 +129,8 @@ def table() -> str:
     for lines, capabilities in grouped.items():
         for alike in merged(lines):
             text.append("| " + " | ".join([", ".join(capabilities), *alike]) + " |")
-    key = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
-    return "\n".join([*text, "", f"{key}; {NONE} nobody."])
+    text += ["", *(f"- {letter}: {name}" for name, letter in LETTERS.items()), f"- `{NONE}`: nobody"]
+    return "\n".join(text)
 
 
 def merged(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 import attnfit
 from attnfit.core import Capability
+from attnfit.engines.vllm import releases
 from attnfit.engines.vllm.row import row
 from attnfit.errors import AttnfitError
 from attnfit.inputs import kernel_fit
@@ -102,6 +104,21 @@ def test_auto_is_the_16_bit_line_except_for_one_backend_on_12_x() -> None:
         assert named <= auto
         packs |= {(capability, name) for name in auto - named}
     assert packs == {(c, "FLASHINFER_MLA_SPARSE_SM120") for c in ("12.0", "12.1")}
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "width", "first"),
+    [
+        ("10.0", "float16", 576, "0.19.1"),
+        ("9.0", "float16", 576, "0.25.1"),
+        ("9.0", "float16", 512, "0.25.1"),
+        ("12.0", "bfloat16", 576, "0.24.0"),
+        ("12.1", "bfloat16", 512, "0.30.0"),
+    ],
+)
+def test_the_first_release_that_accepts_is_the_one_named(capability: str, dtype: str, width: int, first: str) -> None:
+    accepts = [r for r in releases.shipped() if sparse.accepting(sparse.ask(r, capability, dtype, width, "auto"))]
+    assert min(accepts, key=Version) == first
 
 
 def test_glm_5_on_10_0_asks_for_fp8_by_itself() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,3 +143,56 @@ def test_deciles_enclose_the_median(bench: Any) -> None:
     found = bench.clock.spread([float(n) for n in range(1, 101)], "graph")
     assert (found.median, found.p10, found.p90, found.runs) == (50.5, 10.1, 90.9, 100)
     assert bench.clock.spread([3.0], "eager")[:3] == (3.0, 3.0, 3.0)
+
+
+class MadeUpGpu:
+    """torch.cuda, as far as the clock asks: events a made-up time apart, graphs that replay what they captured."""
+
+    def __init__(self, capture: bool) -> None:
+        self.now, self.capture, self.flushed = 0.0, capture, 0
+
+    def __getattr__(self, name: str) -> Any:  # streams, synchronize: nothing to do
+        return lambda *given: contextlib.nullcontext()
+
+    def get_device_properties(self, device: Any) -> Any:
+        return SimpleNamespace(L2_cache_size=1 << 20)
+
+    def Event(self, enable_timing: bool) -> Any:
+        event = SimpleNamespace(at=0.0)
+        event.record = lambda: setattr(event, "at", self.now)
+        event.elapsed_time = lambda end: end.at - event.at
+        return event
+
+    def CUDAGraph(self) -> Any:
+        return SimpleNamespace(replay=self.work)
+
+    def graph(self, graph: Any) -> Any:
+        if not self.capture:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        return contextlib.nullcontext()
+
+    def Stream(self) -> Any:
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    def current_stream(self) -> Any:
+        return self.Stream()
+
+    def work(self) -> None:
+        self.now += 0.02  # ms
+
+
+@pytest.mark.parametrize(("graph", "capture", "mode"), [
+    (True, True, "graph"),
+    (False, True, "eager"),
+    (True, False, "eager; no CUDA graph: RuntimeError: operation not permitted when stream is capturing"),
+])  # fmt: skip
+def test_the_clock_takes_what_lies_between_the_events(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, graph: bool, capture: bool, mode: str
+) -> None:
+    gpu = MadeUpGpu(capture)
+    monkeypatch.setattr(bench.clock.torch, "cuda", gpu)
+    clock = bench.clock.CudaClock(torch.device("cpu"), runs=5)
+    flush = clock._waste.zero_
+    monkeypatch.setattr(clock, "_waste", SimpleNamespace(zero_=lambda: (flush(), setattr(gpu, "now", gpu.now + 1.0))))
+    found = clock.time(gpu.work, graph=graph)
+    assert found == (20.0, 20.0, 20.0, 5, mode), "the flush of a millisecond is not counted"
