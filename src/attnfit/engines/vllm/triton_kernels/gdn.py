@@ -76,15 +76,15 @@ class Layer:
         )
         if not self._takes_caches_directly():
             layer.kv_cache = (layer.kv_cache,)
-        if self.module.defines("ChunkGatedDeltaRule"):
+        if hasattr(self.module, "ChunkGatedDeltaRule"):
             rule = self.module.ChunkGatedDeltaRule.forward_native
             vars(layer)["chunk_gated_delta_rule"] = lambda *args, **kwargs: rule(None, *args, **kwargs)
 
     @staticmethod
     def _kind(release: Release) -> tuple[Any, Any]:
         for name, kind in LAYERS:
-            if release.loader.has_source(name) and release.source(name).defines(kind):
-                return release.source(name), getattr(release.source(name), kind)
+            if release.has(name) and hasattr(module := release.source(name), kind):
+                return module, getattr(module, kind)
         raise ImportError("this release has no gated delta rule layer")
 
     def _packed(self, release: Release) -> bool:

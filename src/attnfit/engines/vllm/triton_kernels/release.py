@@ -55,10 +55,14 @@ class Release:
         self.overrides["vllm.envs"] = {"__getattr__": self._variable}
         self._platform: Any = None
 
+    def has(self, name: str) -> bool:
+        """Whether the release has that module."""
+        return self.loader.has_source(name)
+
     def source(self, *names: str) -> Any:
         """The first of these modules that the release has. Raises ImportError."""
         for name in names:
-            if self.loader.has_source(name):
+            if self.has(name):
                 return self.loader.import_module(name)
         raise ImportError(f"this release has no {names[0]}")
 
