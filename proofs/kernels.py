@@ -28,7 +28,9 @@ TORCH = "2.13.0"
 PYTHON = "python3.11"  # preferred, else the one that runs this
 TRITONS = ("3.8.0", "3.9.0")  # the first is what torch 2.14 brings; the second has no block pointers any more
 EVERYTHING = ("tests/kernels",)
-NUMBERS = tuple(f"tests/kernels/test_{name}.py" for name in ("interpreter", "sparse_mla", "indexer", "index_topk", "index_cache"))
+NUMBERS = tuple(
+    f"tests/kernels/test_{name}.py" for name in ("interpreter", "sparse_mla", "indexer", "index_topk", "index_cache")
+)
 TOO_OLD = "7.5"  # Turing: float16 tensor cores, but 65,536 bytes of shared memory
 
 
