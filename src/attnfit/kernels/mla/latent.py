@@ -1,8 +1,8 @@
 """The latent kernel: each latent row is loaded once and serves as key and as value.
 
 One program owns (token, a block of heads, one split of the token's keys). The latent is handled in four groups of
-columns, which is how the packed cache is scaled: its e4m3 codes are exact in float16 and bfloat16, so the dot products
-take the codes themselves, and the group's scale is applied to the fp32 result. Scores and accumulators are fp32.
+columns, which is how the packed cache is scaled: its e4m3 codes are exact in float16, so the dot products take the codes
+themselves, and the group's scale is applied to the fp32 result. Scores and accumulators are fp32.
 
 Online softmax: Milakov and Gimelshein 2018; splitting over keys and merging by LSE: Flash-Decoding (Dao et al. 2023).
 """
@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnfit.kernels.e4m3 import decode_e4m3
+from attnfit.kernels.e4m3 import e4m3_as_half
 from attnfit.kernels.mla.configs import Config
 from attnfit.kernels.mla.merge import launch_merge
 from attnfit.kernels.mla.rows import is_packed
@@ -21,38 +21,56 @@ from attnfit.kernels.mla.workspace import Partials
 
 
 @triton.jit
-def _codes(at, named, PACKED: tl.constexpr, DTYPE: tl.constexpr):
-    """[BLOCK_N, columns] of the rows: native values, or the codes of packed ones. Unnamed rows are 0."""
+def _codes(at, named, PACKED: tl.constexpr):
+    """[BLOCK_N, columns] of the rows: native values, or the codes of packed ones times 2^-8. Unnamed rows are 0."""
     raw = tl.load(at, mask=named[:, None], other=0)
     if PACKED:
-        return decode_e4m3(raw).to(DTYPE)
+        return e4m3_as_half(raw)
     else:
         return raw
 
 
 @triton.jit
-def _score(s, q, codes, SCALES, at, named, PACKED: tl.constexpr):
+def _scales(at, named, PACKED: tl.constexpr):
+    """fp32 [BLOCK_N]: what makes values of a group's codes, which come 2^-8 times too small."""
+    if PACKED:
+        return tl.load(at, mask=named, other=0.0) * 256.0
+    else:
+        return at
+
+
+@triton.jit
+def _power_of_two(q0, q1, q2, q3):
+    """The largest power of two that no value of a head exceeds in size, fp32 [BLOCK_H]; 1 for a head of zeros."""
+    top = tl.maximum(tl.max(tl.abs(q0), 1), tl.max(tl.abs(q1), 1))
+    top = tl.maximum(top, tl.maximum(tl.max(tl.abs(q2), 1), tl.max(tl.abs(q3), 1)))
+    power = (top.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    return tl.where(power > 0, power, 1.0)
+
+
+@triton.jit
+def _score(s, q, codes, scales, PACKED: tl.constexpr):
     """s + <q, the group's values>, fp32 [BLOCK_H, BLOCK_N]."""
     if PACKED:
-        return s + tl.dot(q, tl.trans(codes)) * tl.load(SCALES + at, mask=named, other=0.0)[None, :]
+        return s + tl.dot(q, tl.trans(codes)) * scales[None, :]
     else:
         return tl.dot(q, tl.trans(codes), s)
 
 
 @triton.jit
-def _weigh(acc, p, codes, SCALES, at, named, PACKED: tl.constexpr, DTYPE: tl.constexpr):
+def _weigh(acc, p, codes, scales, PACKED: tl.constexpr):
     """acc + p @ the group's values, fp32 [BLOCK_H, columns].
 
     With scales, the weight of a key is p * scale, which may leave float16's range on either side: each head's weights
     are taken relative to the largest of them, which fp32 gives back.
     """
     if PACKED:
-        w = p * tl.load(SCALES + at, mask=named, other=0.0)[None, :]
+        w = p * scales[None, :]
         top = tl.max(w, 1)
         top = tl.where(top > 0, top, 1.0)
-        return acc + tl.dot((w / top[:, None]).to(DTYPE), codes) * top[:, None]
+        return acc + tl.dot((w / top[:, None]).to(tl.float16), codes) * top[:, None]
     else:
-        return tl.dot(p.to(DTYPE), codes, acc)
+        return tl.dot(p.to(codes.dtype), codes, acc)
 
 
 @triton.jit
@@ -107,6 +125,12 @@ def sparse_mla_latent_kernel(
         if PACKED and tl.float16 == DTYPE:
             # The cache's rotary part is bfloat16, beyond float16's range; tf32 holds values of both kinds exactly.
             q_r = q_r.to(tl.float32)
+    if PACKED and tl.bfloat16 == DTYPE:  # beyond float16's range, but not relative to a head's largest value
+        unit = _power_of_two(q0.to(tl.float32), q1.to(tl.float32), q2.to(tl.float32), q3.to(tl.float32))
+        q0 = (q0.to(tl.float32) / unit[:, None]).to(tl.float16)
+        q1 = (q1.to(tl.float32) / unit[:, None]).to(tl.float16)
+        q2 = (q2.to(tl.float32) / unit[:, None]).to(tl.float16)
+        q3 = (q3.to(tl.float32) / unit[:, None]).to(tl.float16)
 
     top = tl.full([BLOCK_H], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_H], tl.float32)
@@ -129,12 +153,25 @@ def sparse_mla_latent_kernel(
             base += (row // block_size).to(tl.int64) * block_gap
 
         latent = KV + base[:, None] + group[None, :]
-        k0 = _codes(latent, named, PACKED, DTYPE)
-        k1 = _codes(latent + WIDTH, named, PACKED, DTYPE)
-        k2 = _codes(latent + 2 * WIDTH, named, PACKED, DTYPE)
-        k3 = _codes(latent + 3 * WIDTH, named, PACKED, DTYPE)
-        at = base // 4 + D_V // 4  # of the first scale, in fp32 elements
+        k0 = _codes(latent, named, PACKED)
+        k1 = _codes(latent + WIDTH, named, PACKED)
+        k2 = _codes(latent + 2 * WIDTH, named, PACKED)
+        k3 = _codes(latent + 3 * WIDTH, named, PACKED)
+        if PACKED:
+            scales = SCALES + base // 4 + D_V // 4
+        else:
+            scales = base
+        s0 = _scales(scales, named, PACKED)
+        s1 = _scales(scales + 1, named, PACKED)
+        s2 = _scales(scales + 2, named, PACKED)
+        s3 = _scales(scales + 3, named, PACKED)
         s = tl.zeros([BLOCK_H, BLOCK_N], tl.float32)
+        s = _score(s, q0, k0, s0, PACKED)
+        s = _score(s, q1, k1, s1, PACKED)
+        s = _score(s, q2, k2, s2, PACKED)
+        s = _score(s, q3, k3, s3, PACKED)
+        if PACKED and tl.bfloat16 == DTYPE:
+            s = s * unit[:, None]
         if D_R > 0:
             if PACKED:
                 turned = ROPE + (base // 2)[:, None] + (D_V // 2 + 8) + rotary[None, :]
@@ -142,10 +179,6 @@ def sparse_mla_latent_kernel(
                 turned = ROPE + base[:, None] + D_V + rotary[None, :]
             k_r = tl.load(turned, mask=named[:, None], other=0.0)
             s = tl.dot(q_r, tl.trans(k_r.to(q_r.dtype)), s, input_precision="tf32")
-        s = _score(s, q0, k0, SCALES, at, named, PACKED)
-        s = _score(s, q1, k1, SCALES, at + 1, named, PACKED)
-        s = _score(s, q2, k2, SCALES, at + 2, named, PACKED)
-        s = _score(s, q3, k3, SCALES, at + 3, named, PACKED)
         s = tl.where(named[None, :], s * scale_log2, float("-inf"))
 
         higher = tl.maximum(top, tl.max(s, 1))
@@ -153,10 +186,10 @@ def sparse_mla_latent_kernel(
         keep = tl.exp2(top - finite)
         p = tl.exp2(s - finite[:, None])
         total = total * keep + tl.sum(p, 1)
-        acc0 = _weigh(acc0 * keep[:, None], p, k0, SCALES, at, named, PACKED, DTYPE)
-        acc1 = _weigh(acc1 * keep[:, None], p, k1, SCALES, at + 1, named, PACKED, DTYPE)
-        acc2 = _weigh(acc2 * keep[:, None], p, k2, SCALES, at + 2, named, PACKED, DTYPE)
-        acc3 = _weigh(acc3 * keep[:, None], p, k3, SCALES, at + 3, named, PACKED, DTYPE)
+        acc0 = _weigh(acc0 * keep[:, None], p, k0, s0, PACKED)
+        acc1 = _weigh(acc1 * keep[:, None], p, k1, s1, PACKED)
+        acc2 = _weigh(acc2 * keep[:, None], p, k2, s2, PACKED)
+        acc3 = _weigh(acc3 * keep[:, None], p, k3, s3, PACKED)
         top = higher
 
     share = 1.0 / tl.where(total > 0, total, 1.0)[:, None]
