@@ -3,8 +3,8 @@
     python proofs/kernels_against_engine.py --python VENV/bin/python [--release 0.33.0] [--capability 12.0 ...]
 
 For a spread of shapes (MLA decode, unified attention, gated delta rule) both record what their backends launch, under
-the same torch and Triton; launch by launch, kernel, constexprs, options and the digest of what Triton would compile must
-be equal. Without --python it makes a virtual environment with that release (10 GB). Exits 1 if one launch differs.
+the same torch and Triton; launch by launch, kernel, constexprs, options and the digest of what Triton would compile
+must be equal. Without --python it makes a virtual environment with that release (10 GB). Exits 1 if one launch differs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def delta() -> list[dict[str, Any]]:
         {"kernel": "gdn", "linear_num_key_heads": keys // tp, "linear_num_value_heads": values // tp,
          "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "dtype": dtype,
          "state_dtype": state, **COMMON}
-        for (keys, values), tp, dtype, state in itertools.product(GDN.values(), (1, 2, 4, 8), DTYPES, ("float32", "bfloat16"))
+        for (keys, values), tp in itertools.product(GDN.values(), (1, 2, 4, 8))
+        for dtype, state in itertools.product(DTYPES, ("float32", "bfloat16"))
         if dtype == "bfloat16" or state == "float32"
     ]  # fmt: skip
 
@@ -91,9 +92,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         python = options.python or install(folder, options.release)
-        found = subprocess.run([python, "-c", "import vllm, os; print(os.path.dirname(os.path.dirname(vllm.__file__)))"],
-                               capture_output=True, text=True, env=with_stub(folder))  # fmt: skip
-        root = found.stdout.strip().splitlines()[-1]
+        asked = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
+        found = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True)
+        root = str(Path(found.stdout.strip()).parent)
         for capability in options.capability:
             job = {"capability": capability, "limit": limit_of(capability), "asks": [{**a, "root": root} for a in asks]}
             ours, theirs = (rows(python, {**job, "real": real}, folder) for real in (False, True))

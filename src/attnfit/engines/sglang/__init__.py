@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Fit, Launch, Model, Question, Selection
-from attnfit.engines import Circumstances, Given, Move, Weights, divisor
+from attnfit.engines import Circumstances, Given, KernelAsk, Move, Weights, divisor
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError
 
@@ -103,6 +103,12 @@ class Release:
 
     def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
         return None
+
+    def kernels(self, circumstances: Circumstances, launch: Launch) -> Sequence[KernelAsk]:
+        from attnfit.engines.sglang.kernels import asks
+
+        mine = next((asked for answered, asked in self._recent if answered is launch), None)
+        return asks(circumstances, mine.answer) if mine is not None else []
 
     def traits(self, model: Model) -> Traits:
         from attnfit.engines.sglang.traits import traits

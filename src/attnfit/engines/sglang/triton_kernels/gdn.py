@@ -24,10 +24,13 @@ GATES = (
 
 
 def cases(release: Release) -> Iterator[Case]:
-    """An extend of two requests and a decode step of four."""
+    """An extend of two requests and a decode step of four, as far as they run on Triton (`steps`)."""
     layer = Layer(release) if release.has(KERNEL) else OlderLayer(release)
-    yield told("extend", lambda: layer.extend(2, 128))
-    yield told("decode", lambda: layer.decode(4))
+    steps = release.ask.get("steps") or ("prefill", "decode")
+    if "prefill" in steps:
+        yield told("extend", lambda: layer.extend(2, 128))
+    if "decode" in steps:
+        yield told("decode", lambda: layer.decode(4))
 
 
 class Shapes:
