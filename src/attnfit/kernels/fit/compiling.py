@@ -14,7 +14,7 @@ from attnfit.kernels.fit.driver import NoGpuDriver, active
 from attnfit.kernels.fit.recorder import Handed
 from attnfit.kernels.fit.records import FITS, REFUSED, TOO_LARGE, UNKNOWN
 
-READER = 1  # raise it when the figures change for the same kernel: kept results are keyed by it
+READER = 2  # raise it when the figures change for the same kernel: kept results are keyed by it
 _OURS = (OSError, MemoryError)  # a full disk, no memory, a tool that is missing: nothing about the kernel
 _MOST = 1500  # characters of a message
 

@@ -18,6 +18,7 @@ REGISTER_UNIT = 256  # allocated a warp at a time in steps of this many
 PARTITIONS = 4  # each with a quarter of the registers
 MOST_THREADS = 1024  # of one block
 TENSOR_COLUMNS = 512
+UNBOUND = 1 << 30  # by what a kernel does not use
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ def estimate(capability: str, threads: int, registers: int, shared: int, columns
     held = {
         "warps": sm.warps // warps if threads <= MOST_THREADS else 0,
         "blocks": sm.blocks,
-        "shared memory": sm.shared_kib * 1024 // each if each else sm.blocks,
-        "registers": _by_registers(registers, warps) if registers else sm.blocks,
-        "tensor memory": TENSOR_COLUMNS // columns if columns else sm.blocks,
+        "shared memory": sm.shared_kib * 1024 // each if each else UNBOUND,
+        "registers": _by_registers(registers, warps) if registers else UNBOUND,
+        "tensor memory": TENSOR_COLUMNS // columns if columns else UNBOUND,
     }
     blocks = min(held.values())
     return Estimate(blocks, blocks * warps, sm.warps, _standing_in_the_way(held, blocks))

@@ -3,6 +3,7 @@
 Each entry of the static configuration tables is reached, with the arguments that decide what is compiled: dtype, kind
 of row, width, number of heads, split over keys or not, paged cache or not. Launches that come to the same compiled
 kernel (64 heads and 128, say) are compiled once. `ask` may hold {"every": true}: all combinations, not representatives.
+Where we have no configuration for a capability, a few launches show why.
 """
 
 from __future__ import annotations
@@ -42,17 +43,22 @@ def cases(ask: dict[str, Any], capability: str) -> Iterator[Case]:
     for dtype, cache, heads, split, paged in product(
         DTYPES, CACHES, (8, 16, 20, 64, 128), (True, False), (True, False)
     ):
-        if not every and (heads in (8, 64) or not paged):
+        if not every and (heads in (8, 64) or not paged or (note and (dtype != "float16" or heads == 20 or not split))):
             continue
         config = config_of(target, heads, cache == "fp8_ds_mla")
         name = f"sparse_mla {dtype} {cache} H={heads}{' split' if split else ''}{'' if paged else ' unpaged'}"
-        yield Case(name, partial(_latent, DTYPES[dtype], cache, heads, split, paged, config), note)
+        splits = 16 if split else 1
+        yield Case(name, partial(_latent, DTYPES[dtype], cache, heads, splits, paged, config), note)
+    for splits in (2, 4, 8, 32) if every else ():
+        config = config_of(target, 16, False)
+        name = f"sparse_mla float16 576 H=16 {splits} splits"
+        yield Case(name, partial(_latent, torch.float16, "576", 16, splits, True, config), note)
     for dtype, cache, heads in product(DTYPES, ("576", "512"), (16, 128)):
         if every or (dtype, cache) == ("float16", "576"):
             name = f"virtual_blocks {dtype} {cache} H={heads}"
             yield Case(name, partial(_virtual_blocks, DTYPES[dtype], cache, heads), note)
     for name, call in indexer_launches():
-        if every or not ("32 heads" in name or "over e4m3" in name):
+        if every or not ("32 heads" in name or "over e4m3" in name or (note and "bfloat16" in name)):
             yield Case(name, call, note)
 
 
@@ -68,14 +74,14 @@ def _query(dtype: torch.dtype, cache: str, tokens: int, heads: int) -> tuple[tor
     return q, new(torch.int32, tokens, TOPK), new(torch.int32, tokens), out, lse
 
 
-def _latent(dtype: torch.dtype, cache: str, heads: int, split: bool, paged: bool, config: Config) -> None:
-    tokens = 4 if split else 1024
+def _latent(dtype: torch.dtype, cache: str, heads: int, splits: int, paged: bool, config: Config) -> None:
+    tokens = 4 if splits > 1 else 1024
     q, indices, valid, out, lse = _query(dtype, cache, tokens, heads)
     packed = cache == "fp8_ds_mla"
     width = PACKED_WIDTH if packed else q.shape[-1]
     kv = new(torch.uint8 if packed else dtype, BLOCKS, BLOCK + 16, width)
     kv = kv[:, :BLOCK] if paged else kv.flatten(0, 1)  # blocks that lie apart need one division more
-    partials = carve(None, q, heads, 16, D_V) if split else None
+    partials = carve(None, q, heads, splits, D_V) if splits > 1 else None
     launch_latent(q, kv, indices, 0.1, out, lse, valid=valid if paged else None, config=config, partials=partials)
 
 
