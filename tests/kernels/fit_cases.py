@@ -122,9 +122,9 @@ def tuned(kernel: Any, k: int = 4096) -> None:
     kernel[lambda meta: (meta["BLOCK_M"], 2)](a, a, new(torch.float32, 128, 128), k)
 
 
-def copy(offset: int, stride: int) -> None:
-    a = new(torch.float16, 4096 + offset)
-    copy_kernel[(7, 3)](a[offset:], new(torch.float32, 4096), stride, N=1024)
+def copy(offset: int, stride: int, device: str = "meta") -> None:
+    a = torch.empty(4096 + offset, dtype=torch.float16, device=device)
+    copy_kernel[(7, 3)](a[offset:], torch.empty(4096, device=device), stride, N=1024)
 
 
 def heuristic() -> None:
@@ -167,6 +167,7 @@ def cases(ask: dict[str, Any], capability: str) -> Iterator[Case]:
         "aligned": lambda: copy(8, 1),
         "misaligned": lambda: copy(1, 1),
         "strided": lambda: copy(0, 3),
+        "on the CPU": lambda: (copy(8, 1, "cpu"), copy(1, 1, "cpu"), copy(0, 3, "cpu")),
         "twice": lambda: (copy(8, 1), copy(16, 1)),
         "e4m3": one(e4m3_kernel, fp32, fp32, N=64),
         "asserting": one(asserting_kernel, fp32, N=2),

@@ -149,6 +149,11 @@ def test_alignment_strides_and_ones_are_specialised_as_a_launch_does(kept: Path)
     assert [row.launch for row in answer.rows if row.case == "twice"] == [0, 1]
 
 
+def test_tensors_without_memory_are_specialised_as_real_ones(kept: Path) -> None:
+    answer = ask(kept, "aligned", "misaligned", "strided", "on the CPU")
+    assert [row.key for row in answer.rows[:3]] == [row.key for row in answer.rows[3:]]
+
+
 def test_what_the_compiler_refuses_is_told_in_its_words(kept: Path) -> None:
     answer = ask(kept, "e4m3", "asserting", "python function", on="8.6 8.9")
     found = {(row.case, row.capability): (row.verdict, row.exception) for row in answer.rows}
