@@ -126,8 +126,8 @@ def table() -> str:
     text = ["| capability | dtype | width | cache |" + "".join(f" vLLM {r} |" for r in RELEASES) + " attnfit |",
             "|---|---|---|---|" + "---|" * len(RELEASES) + "---|",
             "| *evidence* | | | |" + " *rule* |" * len(RELEASES) + " *fits, interpreter* |"]  # fmt: skip
-    for lines, capabilities in grouped.items():
-        for alike in merged(lines):
+    for same, capabilities in grouped.items():
+        for alike in merged(same):
             text.append("| " + " | ".join([", ".join(capabilities), *alike]) + " |")
     text += ["", *(f"- {letter}: {name}" for name, letter in LETTERS.items()), f"- `{NONE}`: nobody"]
     return "\n".join(text)
