@@ -93,7 +93,7 @@ def make(case: dict, seed: int = 0) -> Inputs:
     if packed:
         kv = pack(rows)
         if case["values"] == "scales apart":
-            _spread_scales(kv, dtype, chance)
+            _spread_scales(kv, q, chance)
             logits = q[0, 0].double() @ read_rows(kv, torch.arange(count), D_V).T
             scale = float(2 / logits.std())
     past = torch.zeros_like(indices, dtype=torch.bool) if valid is None else _past(valid, topk)
@@ -167,13 +167,16 @@ def _values(
     return q.to(dtype), rows, scale
 
 
-def _spread_scales(kv: torch.Tensor, dtype: torch.dtype, chance: torch.Generator) -> None:
-    """Each group of columns gets a magnitude of its own, and each row varies around it by orders of magnitude."""
-    scales = kv[:, D_V : D_V + 16].contiguous().view(torch.float32)
-    most = 2.0 if dtype is torch.float16 else 30.0  # fp16's result must stay finite: 448 * 10**2 < 65504
-    magnitude = torch.tensor([0.0, -3.0, -1.0, -9.0]) + most  # of a group, then of a row's groups: powers of ten
-    spread = torch.rand(scales.shape, generator=chance) * -6
-    kv[:, D_V : D_V + 16] = (10.0 ** (magnitude + spread)).to(torch.float32).view(torch.uint8)
+def _spread_scales(kv: torch.Tensor, q: torch.Tensor, chance: torch.Generator) -> None:
+    """A magnitude of its own for each group of columns, which varies from row to row; q's are the opposite ones, as far
+    as its dtype goes, so that each group counts in the logits."""
+    half = q.dtype is torch.float16
+    groups = torch.tensor([0.0, -3.0, -1.0, -9.0])  # powers of ten
+    spread = torch.rand(kv.shape[0], 4, generator=chance) * -6
+    top = 2.0 if half else 30.0  # float16's result must stay finite: 448 * 10**2 < 65504
+    kv[:, D_V : D_V + 16] = (10.0 ** (groups + top + spread)).to(torch.float32).view(torch.uint8)
+    opposite = 10.0 ** (-groups).clamp_max(4 if half else 9)
+    q[..., :D_V] *= opposite.repeat_interleave(GROUP).to(q.dtype)
 
 
 def name_of(case: dict) -> str:
