@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,9 @@ def ask(
     """Compiles every launch of `module` (its `cases(about, capability)`) for each capability, in a child process.
 
     `wanted` is a part of the names of the cases to try; `properties` are what else host code asks of a device, for each
-    capability, as Triton names it (multiprocessor_count: without it, a case that asks is unknown); `cache` keeps results below attnfit's cache folder. Raises
-    UsageError for a capability or a Python that is none, UnknownAnswer where torch or Triton is missing or the child
-    cannot answer.
+    capability, as Triton names it (multiprocessor_count: without it, a case that asks is unknown); `cache` keeps
+    results below attnfit's cache folder. Raises UsageError for a capability or a Python that is none, UnknownAnswer
+    where torch or Triton is missing or the child cannot answer.
     """
     capabilities = list(capabilities)
     limits = {capability: limit_of(capability) for capability in capabilities}
@@ -79,16 +80,18 @@ def ask(
     if cache:
         job["cache"] = str(cache_dir() / "kernel-fit")
     python = chosen_python(python)
-    answer = {**_talk(python, job, progress), "python": python}
+    with tempfile.TemporaryDirectory(prefix="attnfit-kernels-", ignore_cleanup_errors=True) as scratch:
+        answer = {**_talk(python, job, progress, scratch), "python": python}
     try:
         return msgspec.convert(answer, Answer, strict=False)
     except msgspec.ValidationError as error:
         raise AttnfitError(f"the answer of {CHILD.name} is not understood ({error}); report this") from error
 
 
-def _talk(python: str, job: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
-    """Starts the child, gives it the job, hears it out."""
+def _talk(python: str, job: dict[str, Any], progress: Progress | None, scratch: str) -> dict[str, Any]:
+    """Starts the child, gives it the job, hears it out. What it and its own children leave behind is in `scratch`."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment.update(TMPDIR=scratch, TRITON_HOME=scratch, TRITON_CACHE_DIR=scratch)
     try:
         child = subprocess.Popen(
             [python, str(CHILD)],

@@ -67,7 +67,7 @@ def mix(path: Path) -> dict[str, Any]:
     Tensor-core opcodes: HMMA (mma.sync on 16-bit values), HGMMA (Hopper's warp groups), UTCHMMA (tcgen05 of 10.x and
     11.0), QMMA/QGMMA/UTCQMMA (8-bit floats), IMMA (integers), DMMA (fp64); FFMA and the like are not tensor cores.
     """
-    return count(_run("nvdisasm", "-c", str(path)))
+    return count(_run("nvdisasm", "-c", "-ndf", str(path)))  # without data-flow analysis, which takes as long again
 
 
 def count(text: str) -> dict[str, Any]:

@@ -58,6 +58,7 @@ def answer(job: dict[str, Any], progress: Progress | None = None) -> dict[str, A
         failures.extend(message.get("failures", ()))
 
     for capability, died in _forked(capabilities, lambda c, say: _one(job, c, tokens, say), heard):
+        tokens.give()  # it may have died with some; one more than there were does no harm
         message = f"the process for {capability} {died}"
         failures.append({"case": "", "capability": capability, "exception": "", "message": message})
     order = {c: i for i, c in enumerate(capabilities)}
