@@ -3,6 +3,7 @@
     python proofs/sparse_table.py                    # says whether the page agrees; exit code 1 if not
     python proofs/sparse_table.py --write            # writes the table into the page
     python proofs/sparse_table.py --truth FILE...    # the books against the real engine's recorded answers
+    python proofs/sparse_table.py --questions        # the page's questions, for proofs/real_selector.py to answer
 
 A cell of an engine's release is its selector's own rule, asked through the public API for one layer of GLM-5 (width
 576) or of a rope-free model (512) on 8 GPUs. A cell of ours is a configuration that exists: docs/kernel-fit.md shows
@@ -26,7 +27,7 @@ from typing import Any
 
 import attnfit
 from attnfit.api import select
-from attnfit.core import Capability, Question, Selection, Status
+from attnfit.core import Capability, Selection, Status
 from attnfit.engines.vllm.row import question_of, row
 from attnfit.errors import AttnfitError
 
@@ -53,19 +54,21 @@ SIZES: dict[int, dict[str, Any]] = {
 NONE = "-"
 
 
+def config(capability: str, dtype: str, width: int, kv_cache_dtype: str, heads: int = 8) -> dict[str, Any]:
+    """The question of one sparse MLA layer, as the truth files state one."""
+    return {"capability": capability, "head_size": width, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype,
+            "use_mla": True, "use_sparse": True, "num_heads": heads, "num_kv_heads": 1, "hf": SIZES[width]}  # fmt: skip
+
+
+def questions() -> list[dict[str, Any]]:
+    """Every question of the page, and what else its text says."""
+    every = product(CAPABILITIES, DTYPES, WIDTHS)
+    return [config(c, d, w, kv) for c, d, w in every for kv in (d, "fp8_ds_mla", "auto", "fp8")]
+
+
 def ask(release: str, capability: str, dtype: str, width: int, kv_cache_dtype: str, heads: int = 8) -> Selection:
     """The selector's answer for one sparse MLA layer. Raises AttnfitError if the book cannot say."""
-    question = Question(
-        capability=Capability.parse(capability),
-        head_size=width,
-        dtype=dtype,
-        kv_cache_dtype=kv_cache_dtype,
-        use_mla=True,
-        use_sparse=True,
-        num_heads=heads,
-        num_kv_heads=1,
-        hf=SIZES[width],
-    )
+    question = question_of(config(capability, dtype, width, kv_cache_dtype, heads))
     found = select(question, engine=f"vllm=={release}")
     unknown = found.unknown or next((v.unknown for v in found.direct if v.status is Status.UNKNOWN), "")
     if unknown:
@@ -151,11 +154,11 @@ def against(path: Path) -> tuple[int, int, int]:
     rows = verdicts = differ = 0
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for line in map(json.loads, file):
-            config = line["config"]
-            if not (config.get("use_mla") and config.get("use_sparse") and config["head_size"] in WIDTHS):
+            asked = line["config"]
+            if not (asked.get("use_mla") and asked.get("use_sparse") and asked["head_size"] in WIDTHS):
                 continue
             rows += 1
-            question = question_of(config)
+            question = question_of(asked)
             mine = row(question, select(question, engine=f"vllm=={release[1]}"))
             for name in LETTERS.keys() & line["every_backend"].keys():
                 verdicts += 1
@@ -176,7 +179,11 @@ def main() -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--write", action="store_true", help="write the table into the page")
     how.add_argument("--truth", type=Path, nargs="+", metavar="FILE", help="recorded answers of the real engine")
+    how.add_argument("--questions", action="store_true", help="print the page's questions as JSON lines")
     args = parser.parse_args()
+    if args.questions:
+        print("\n".join(map(json.dumps, questions())))
+        return 0
     if args.truth:
         found = {path: against(path) for path in args.truth}
         for path, (rows, verdicts, differ) in found.items():

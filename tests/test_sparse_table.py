@@ -139,3 +139,13 @@ def test_recorded_answers_that_differ_are_counted(tmp_path: Path) -> None:
     assert sparse.against(file) == (2, 2 * len(sparse.LETTERS), 1)
     with pytest.raises(AttnfitError, match="names no release"):
         sparse.against(tmp_path / "answers.jsonl")
+
+
+def test_the_questions_for_the_real_engine_are_the_page_s(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["sparse_table.py", "--questions"])
+    assert sparse.main() == 0
+    asked = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {(q["capability"], q["dtype"], q["head_size"]) for q in asked} == set(
+        product(sparse.CAPABILITIES, sparse.DTYPES, sparse.WIDTHS)
+    )
+    assert all({q["dtype"], "auto", "fp8_ds_mla"} <= {r["kv_cache_dtype"] for r in asked} for q in asked)
