@@ -10,14 +10,17 @@ from __future__ import annotations
 import ast
 import linecache
 import logging
+import os
 import sys
+import tempfile
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from attnfit.kernels.fit.records import Case, Unknown
-from attnfit.witness import fakes, lazy, stubs
+from attnfit.witness import fakes, isolate, lazy, stubs
 from attnfit.witness.facts import Facts
 from attnfit.witness.lazy import LazyModule, Situation
 from attnfit.witness.loader import Loader
@@ -115,15 +118,66 @@ class KernelLoader(Loader):
         return module
 
 
-def told(name: str, call: Callable[[], Any]) -> Case:
+def told(name: str, call: Callable[[], Any], note: str = "") -> Case:
     """A case whose call says `Unknown` where a stand-in was about to decide, or an import has nothing to stand in."""
 
     def asked() -> None:
-        try:
+        with _shut_in():
             call()
-        except stubs.StubLeak as leak:
-            raise Unknown(str(leak)) from leak
-        except ImportError as missing:
-            raise Unknown(f"the release's files could not be loaded: {missing}") from missing
 
-    return Case(name, asked)
+    return Case(name, asked, note)
+
+
+def adapted(cases: Callable[[], Iterator[Case]]) -> Iterator[Case]:
+    """The cases of an adapter, which loads somebody else's files to make them. Raises Unknown."""
+    made: Iterator[Case] = iter(())
+    with _shut_in():
+        made = cases()
+    while True:
+        case: Case | None = None
+        with _shut_in():
+            case = next(made, None)
+        if case is None:
+            return
+        yield case
+
+
+#: audit events (sys.audit) that a launch function has no need of; reading files is what torch does all the time
+_FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.",
+              "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown",
+              "os.kill", "os.truncate", "shutil.", "urllib.", "http.", "ftplib.", "smtplib.")  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_state = {"hooked": False, "shut": False}
+
+
+@contextmanager
+def _shut_in() -> Iterator[None]:
+    """While somebody else's code runs: no network, no writing, no other process. What it lacks becomes `Unknown`."""
+    if not _state["hooked"]:
+        tempfile.gettempdir()  # found by writing; torch asks while it loads its own parts
+        isolate._namespaces()  # no network for the rest of this process either, where the system allows that
+        sys.addaudithook(_audit)
+        _state["hooked"] = True
+    _state["shut"] = True
+    try:
+        yield
+    except stubs.StubLeak as leak:
+        raise Unknown(str(leak)) from leak
+    except isolate.Refused as refused:
+        raise Unknown(str(refused)) from refused
+    except ImportError as missing:
+        raise Unknown(f"the release's files could not be loaded: {missing}") from missing
+    finally:
+        _state["shut"] = False
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _state["shut"]:
+        return
+    if event == "open":
+        path, mode, flags = (*arguments, None, None, None)[:3]
+        writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
+        if (writes or (isinstance(flags, int) and flags & _WRITING)) and path != os.devnull:
+            raise isolate.Refused(f"writing {path!r} is refused while an engine's code runs")
+    elif event.startswith(_FORBIDDEN):
+        raise isolate.Refused(f"{event} is refused while an engine's code runs")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch._dynamo  # makes folders when it is first wanted, which is refused while an engine's code runs
 
 from attnfit.kernels.fit.loading import told
 from attnfit.kernels.fit.records import Case

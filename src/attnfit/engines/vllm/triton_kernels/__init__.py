@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnfit.kernels.fit.records import Case, Unknown
-from attnfit.witness.stubs import StubLeak
+from attnfit.kernels.fit.loading import adapted
+from attnfit.kernels.fit.records import Case
 
 from . import gdn, mla, unified
 from .release import Release
@@ -21,7 +21,5 @@ KERNELS = {"mla-decode": mla.cases, "unified-attention": unified.cases, "gdn": g
 
 def cases(ask: Mapping[str, Any], capability: str) -> Iterator[Case]:
     """The launches of one kernel (`ask["kernel"]`) for the shapes of `ask`. Raises Unknown naming what is missing."""
-    try:
-        yield from KERNELS[ask["kernel"]](Release({**ask, "capability": [int(n) for n in capability.split(".")]}))
-    except (StubLeak, ImportError) as missing:
-        raise Unknown(str(missing)) from missing
+    whole = {**ask, "capability": [int(n) for n in capability.split(".")]}
+    return adapted(lambda: KERNELS[ask["kernel"]](Release(whole)))

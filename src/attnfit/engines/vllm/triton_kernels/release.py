@@ -92,6 +92,7 @@ class Release:
             "is_pin_memory_available": classmethod(lambda cls: False),  # of host copies; no kernel's business
             "num_compute_units": told("num_compute_units", "sms"),
             "get_device_name": told("get_device_name", "device_name"),
+            "get_cuda_runtime_major": told("get_cuda_runtime_major", "cuda_major"),
             "get_device_total_memory": told("get_device_total_memory", "memory_bytes"),
         }
         return type("AskedPlatform", (base,), space)()
