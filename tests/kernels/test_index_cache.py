@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from indexer_cases import new
 
 from attnfit.kernels import index_logits_paged, sparse_mla, write_index_cache, write_latent_cache
-from attnfit.kernels.e4m3 import decode_e4m3, e4m3_as_half, e4m3_to_half, encode_e4m3, encode_e4m3_reference
+from attnfit.kernels.e4m3 import decode_e4m3, encode_e4m3, encode_e4m3_reference
 from attnfit.kernels.mla.rows import unpack
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NaN + 2^14, which is then replaced
@@ -25,11 +25,9 @@ def _encode(values, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _decode(codes, out, half, small):
+def _decode(codes, out):
     at = tl.arange(0, 256)
     tl.store(out + at, decode_e4m3(tl.load(codes + at)))
-    tl.store(half + at, e4m3_to_half(tl.load(codes + at)))
-    tl.store(small + at, e4m3_as_half(tl.load(codes + at)))
 
 
 def encoded(values: torch.Tensor) -> torch.Tensor:
@@ -63,15 +61,13 @@ def test_random_fp32_bit_patterns_are_encoded_as_torch_encodes_them() -> None:
     assert torch.equal(encoded(values), encode_e4m3_reference(values))
 
 
-def test_encoding_what_was_decoded_gives_the_code_back_and_all_decoders_agree() -> None:
+def test_encoding_what_was_decoded_gives_the_code_back_and_is_torch_s_value() -> None:
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
-    wide, half, small = torch.empty(256), torch.empty(256, dtype=torch.float16), torch.empty(256, dtype=torch.float16)
-    _decode[(1,)](codes, wide, half, small)
+    value = torch.empty(256, dtype=torch.float16)
+    _decode[(1,)](codes, value)
     number = (codes & 0x7F) != 0x7F
-    assert torch.equal(encoded(wide)[number], codes[number])
-    assert torch.equal(half.float(), wide)
-    assert torch.equal(small.float() * 256, wide)
-    assert torch.equal(wide[number], codes.view(torch.float8_e4m3fn).float()[number])
+    assert torch.equal(encoded(value)[number], codes[number])
+    assert torch.equal(value.float()[number], codes.view(torch.float8_e4m3fn).float()[number])
 
 
 def written(write, shape: tuple[int, ...], dtype: torch.dtype, gap: int, *arguments, **named) -> list[torch.Tensor]:

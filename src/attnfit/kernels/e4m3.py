@@ -14,36 +14,19 @@ import triton.language as tl
 
 @triton.jit
 def decode_e4m3(code):
-    """uint8 codes -> their values in fp32, exactly, for all 254 codes that are numbers; the two NaN codes give +-480.
+    """uint8 codes -> their values in fp16, exactly, for all 254 codes that are numbers; the two NaN codes give +-480.
 
-    The seven bits of exponent and mantissa, put where fp32 has them, are the value times 2^-120: fp32 reads a zero
-    exponent as subnormal just as e4m3 does, so one exact multiplication by 2^120 serves both kinds.
+    Exponent and mantissa, put where fp16 has them, are the value times 2^-8 (its exponent bias is 8 more, and its
+    subnormals reach further down than e4m3's); one exact multiplication gives that back.
     """
-    wide = code.to(tl.int32)
-    magnitude = ((wide & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120
-    return tl.where(wide >= 128, -magnitude, magnitude)
+    wide = code.to(tl.int16)
+    half = (((wide & 0x7F) << 7) | ((wide & 0x80) << 8)).to(tl.float16, bitcast=True)
+    return half * tl.full([1], 256.0, tl.float16)
 
 
 def decode_e4m3_reference(codes: torch.Tensor) -> torch.Tensor:
     """uint8 codes -> float64, by torch's own float8 type."""
     return codes.view(torch.float8_e4m3fn).to(torch.float64)
-
-
-@triton.jit
-def e4m3_as_half(code):
-    """uint8 codes -> their values times 2^-8 in fp16, exactly, for all 254 codes that are numbers; NaN codes +-1.875.
-
-    Three integer operations: fp16's exponent bias is 8 more, and its subnormals reach further down than e4m3's. Two
-    such operands make dot products that are 2^-16 of the true ones, which fp32 gives back exactly.
-    """
-    wide = code.to(tl.int16)
-    return (((wide & 0x7F) << 7) | ((wide & 0x80) << 8)).to(tl.float16, bitcast=True)
-
-
-@triton.jit
-def e4m3_to_half(code):
-    """The same times 2^8: the values themselves. A multiplication more, and nothing that is subnormal in fp16."""
-    return e4m3_as_half(code) * tl.full([1], 256.0, tl.float16)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnfit.kernels.e4m3 import decode_e4m3, e4m3_to_half
+from attnfit.kernels.e4m3 import decode_e4m3
 
 
 @triton.jit
@@ -23,8 +23,6 @@ def _tile(base, inside, D: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.conste
         raw = tl.load(base[:, None] + column[None, :], mask=inside[:, None] & (column < D)[None, :], other=0)
     if raw.dtype != tl.uint8:
         return raw
-    elif tl.float16 == DTYPE:
-        return e4m3_to_half(raw)
     else:
         return decode_e4m3(raw).to(DTYPE)
 

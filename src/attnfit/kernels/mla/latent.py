@@ -1,8 +1,8 @@
 """The latent kernel: each latent row is loaded once and serves as key and as value.
 
 One program owns (token, a block of heads, one split of the token's keys). The latent is handled in four groups of
-columns, which is how the packed cache is scaled: its e4m3 codes are exact in float16, so the dot products take the codes
-themselves, and the group's scale is applied to the fp32 result. Scores and accumulators are fp32.
+columns, which is how the packed cache is scaled: its e4m3 codes are exact in float16, so the dot products take the
+codes themselves, and the group's scale is applied to the fp32 result. Scores and accumulators are fp32.
 
 Online softmax: Milakov and Gimelshein 2018; splitting over keys and merging by LSE: Flash-Decoding (Dao et al. 2023).
 """
@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnfit.kernels.e4m3 import e4m3_as_half
+from attnfit.kernels.e4m3 import decode_e4m3
 from attnfit.kernels.mla.configs import Config
 from attnfit.kernels.mla.merge import launch_merge
 from attnfit.kernels.mla.rows import is_packed
@@ -22,37 +22,46 @@ from attnfit.kernels.mla.workspace import Partials
 
 @triton.jit
 def _codes(at, named, PACKED: tl.constexpr):
-    """[BLOCK_N, columns] of the rows: native values, or the codes of packed ones times 2^-8. Unnamed rows are 0."""
+    """[BLOCK_N, columns] of the rows: native values, or the codes of packed ones in float16. Unnamed rows are 0."""
     raw = tl.load(at, mask=named[:, None], other=0)
     if PACKED:
-        return e4m3_as_half(raw)
+        return decode_e4m3(raw)
     else:
         return raw
 
 
 @triton.jit
 def _scales(at, named, PACKED: tl.constexpr):
-    """fp32 [BLOCK_N]: what makes values of a group's codes, which come 2^-8 times too small."""
+    """fp32 [BLOCK_N]: what makes values of a group's codes; of native rows nothing is read."""
     if PACKED:
-        return tl.load(at, mask=named, other=0.0) * 256.0
+        return tl.load(at, mask=named, other=0.0)
     else:
         return at
 
 
 @triton.jit
-def _power_of_two(q0, q1, q2, q3):
-    """The largest power of two that no value of a head exceeds in size, fp32 [BLOCK_H]; 1 for a head of zeros."""
-    top = tl.maximum(tl.max(tl.abs(q0), 1), tl.max(tl.abs(q1), 1))
-    top = tl.maximum(top, tl.maximum(tl.max(tl.abs(q2), 1), tl.max(tl.abs(q3), 1)))
-    power = (top.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-    return tl.where(power > 0, power, 1.0)
+def _in_half(q, PACKED: tl.constexpr):
+    """q as it meets the group's codes, and a factor for each head, fp32 [BLOCK_H], that gives q back.
+
+    bfloat16 reaches beyond float16's range, but not relative to the largest power of two in a head's part of the group.
+    """
+    if PACKED and tl.bfloat16 == q.dtype:
+        wide = q.to(tl.float32)
+        unit = (tl.max(tl.abs(wide), 1).to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+        unit = tl.where(unit > 0, unit, 1.0)
+        return (wide / unit[:, None]).to(tl.float16), unit
+    else:
+        return q, 1.0
 
 
 @triton.jit
-def _score(s, q, codes, scales, PACKED: tl.constexpr):
+def _score(s, q, unit, codes, scales, PACKED: tl.constexpr, UNITS: tl.constexpr):
     """s + <q, the group's values>, fp32 [BLOCK_H, BLOCK_N]."""
     if PACKED:
-        return s + tl.dot(q, tl.trans(codes)) * scales[None, :]
+        product = tl.dot(q, tl.trans(codes)) * scales[None, :]
+        if UNITS:
+            product = product * unit[:, None]
+        return s + product
     else:
         return tl.dot(q, tl.trans(codes), s)
 
@@ -125,12 +134,11 @@ def sparse_mla_latent_kernel(
         if PACKED and tl.float16 == DTYPE:
             # The cache's rotary part is bfloat16, beyond float16's range; tf32 holds values of both kinds exactly.
             q_r = q_r.to(tl.float32)
-    if PACKED and tl.bfloat16 == DTYPE:  # beyond float16's range, but not relative to a head's largest value
-        unit = _power_of_two(q0.to(tl.float32), q1.to(tl.float32), q2.to(tl.float32), q3.to(tl.float32))
-        q0 = (q0.to(tl.float32) / unit[:, None]).to(tl.float16)
-        q1 = (q1.to(tl.float32) / unit[:, None]).to(tl.float16)
-        q2 = (q2.to(tl.float32) / unit[:, None]).to(tl.float16)
-        q3 = (q3.to(tl.float32) / unit[:, None]).to(tl.float16)
+    UNITS: tl.constexpr = PACKED and tl.bfloat16 == DTYPE
+    q0, unit0 = _in_half(q0, PACKED)
+    q1, unit1 = _in_half(q1, PACKED)
+    q2, unit2 = _in_half(q2, PACKED)
+    q3, unit3 = _in_half(q3, PACKED)
 
     top = tl.full([BLOCK_H], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_H], tl.float32)
@@ -157,21 +165,16 @@ def sparse_mla_latent_kernel(
         k1 = _codes(latent + WIDTH, named, PACKED)
         k2 = _codes(latent + 2 * WIDTH, named, PACKED)
         k3 = _codes(latent + 3 * WIDTH, named, PACKED)
-        if PACKED:
-            scales = SCALES + base // 4 + D_V // 4
-        else:
-            scales = base
+        scales = SCALES + base // 4 + D_V // 4 if PACKED else base
         s0 = _scales(scales, named, PACKED)
         s1 = _scales(scales + 1, named, PACKED)
         s2 = _scales(scales + 2, named, PACKED)
         s3 = _scales(scales + 3, named, PACKED)
         s = tl.zeros([BLOCK_H, BLOCK_N], tl.float32)
-        s = _score(s, q0, k0, s0, PACKED)
-        s = _score(s, q1, k1, s1, PACKED)
-        s = _score(s, q2, k2, s2, PACKED)
-        s = _score(s, q3, k3, s3, PACKED)
-        if PACKED and tl.bfloat16 == DTYPE:
-            s = s * unit[:, None]
+        s = _score(s, q0, unit0, k0, s0, PACKED, UNITS)
+        s = _score(s, q1, unit1, k1, s1, PACKED, UNITS)
+        s = _score(s, q2, unit2, k2, s2, PACKED, UNITS)
+        s = _score(s, q3, unit3, k3, s3, PACKED, UNITS)
         if D_R > 0:
             if PACKED:
                 turned = ROPE + (base // 2)[:, None] + (D_V // 2 + 8) + rotary[None, :]
