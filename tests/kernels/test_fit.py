@@ -19,7 +19,16 @@ import pytest
 from attnfit.inputs import kernel_fit
 from attnfit.inputs.kernel_rows import Answer, Row
 
-LIMITS = {"7.5": 65536, "8.0": 166912, "8.6": 101376, "8.9": 101376, "9.0": 232448, "12.0": 101376, "10.0": 232448}
+LIMITS = {
+    "7.0": 98304,
+    "7.5": 65536,
+    "8.0": 166912,
+    "8.6": 101376,
+    "8.9": 101376,
+    "9.0": 232448,
+    "12.0": 101376,
+    "10.0": 232448,
+}
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +102,12 @@ def test_the_tensor_core_instructions_are_those_of_the_gpu(kept: Path, on: str, 
     found = {opcode.partition(".")[0] for opcode in row.instructions.tensor}
     assert found == ({instruction} if instruction else set()), "Triton has no tensor cores below 8.0"
     assert (row.tensor_memory is not None) == (on == "10.0")
+
+
+def test_what_the_disassembler_does_not_know_is_left_open(kept: Path) -> None:
+    row = one(ask(kept, "strided", on="7.0"))
+    assert (row.verdict, row.instructions, row.occupancy) == ("fits", None, None)
+    assert row.registers
 
 
 def test_a_kernel_that_spills_says_how_much(kept: Path) -> None:

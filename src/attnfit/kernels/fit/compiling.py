@@ -51,7 +51,7 @@ def _read(kernel: Any, capability: str, limit: int, log: Path) -> dict[str, Any]
     binary = cubin.written(kernel.asm["cubin"])
     try:
         used = cubin.resources(binary)
-        mix = cubin.mix(binary)
+        mix = _mix(binary)
     finally:
         binary.unlink()
     metadata = kernel.metadata
@@ -83,3 +83,11 @@ def _read(kernel: Any, capability: str, limit: int, log: Path) -> dict[str, Any]
             found.update(verdict=TOO_LARGE, exception="OutOfResources", message=str(raised), occupancy=None)
         kernel.module = None
     return found
+
+
+def _mix(binary: Path) -> dict[str, Any] | None:
+    """None where the disassembler does not know the GPU (below 7.5); the verdict does not hang on it."""
+    try:
+        return cubin.mix(binary)
+    except RuntimeError:
+        return None
