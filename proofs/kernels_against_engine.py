@@ -32,7 +32,13 @@ GDN = {  # key heads, value heads; 128 wide both
     "Qwen3.5-397B-A17B": (16, 64),
     "Qwen3.5-27B": (16, 48),
 }
-COMMON = {"sms": 132, "device_name": "fake", "max_model_len": 32768, "env": {"wheel": True, "flashinfer": False}}
+COMMON = {
+    "sms": 132,
+    "device_name": "fake",
+    "cuda_major": 13,
+    "max_model_len": 32768,
+    "env": {"wheel": True, "flashinfer": False},
+}
 
 
 def latent() -> list[dict[str, Any]]:
@@ -60,7 +66,7 @@ def delta() -> list[dict[str, Any]]:
     return [
         {"kernel": "gdn", "linear_num_key_heads": keys // tp, "linear_num_value_heads": values // tp,
          "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "dtype": dtype,
-         "state_dtype": state, **COMMON}
+         "state_dtype": state, "gdn_prefill_backend": "triton", **COMMON}
         for (keys, values), tp in itertools.product(GDN.values(), (1, 2, 4, 8))
         for dtype, state in itertools.product(DTYPES, ("float32", "bfloat16"))
         if dtype == "bfloat16" or state == "float32"

@@ -23,7 +23,7 @@ EXAMPLE = entry_of()  # the engine that is taken where none is named
 EPILOG = "Exit codes: 0 passes, 1 refused or breaks, 2 usage or internal error, 3 unknown."
 
 
-class _WithCommand(click.Command):
+class WithCommand(click.Command):
     """Everything behind the first `--` is the user's launch command and is none of click's business."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -61,7 +61,7 @@ _FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
 
 
 @cli.command(
-    cls=_WithCommand,
+    cls=WithCommand,
     epilog=EPILOG,
     help=f"Check a launch before it loads: attnfit check --gpu h200x8 -- {EXAMPLE.start} ...",
 )
@@ -186,7 +186,7 @@ def backends(engine: str, as_json: bool) -> None:
 DIFF = f"attnfit diff {EXAMPLE.engine} {' '.join(EXAMPLE.example_releases)} MODEL --gpu h200x8"
 
 
-@cli.command(cls=_WithCommand, epilog=EPILOG, help=f"What changes for a launch between two releases: {DIFF}")
+@cli.command(cls=WithCommand, epilog=EPILOG, help=f"What changes for a launch between two releases: {DIFF}")
 @click.argument("words", nargs=-1, metavar="ENGINE OLD NEW [MODEL]")
 @click.option("--gpu", required=True, envvar="ATTNFIT_GPU")
 @click.option("-n", "--count", type=click.IntRange(1, 4096))

@@ -8,13 +8,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from attnfit.cli import WithCommand
 from attnfit.errors import UnknownAnswer, UsageError
 from attnfit.inputs import kernel_fit
 
 
 @click.command(
+    cls=WithCommand,
     epilog="Exit codes: 0 all fit, 1 one does not, 2 usage or internal error, 3 unknown (torch or Triton missing).",
 )
+@click.argument("model", required=False)
+@click.option("--engine", envvar="ATTNFIT_ENGINE", help="Of a launch: NAME==VERSION, if its command does not say.")
+@click.option("--source", help="Of a launch: a tree or wheel of the engine. Default: as installed or published.")
 @click.option("--gpu", envvar="ATTNFIT_GPU", help="Name, alias or compute capability; auto reads NVML.")
 @click.option("--cc", "capabilities", multiple=True, metavar="X.Y", help="A compute capability; may be repeated.")
 @click.option("--python", help=f"The Python that has torch and Triton. Default: {kernel_fit.VARIABLE}, else this one.")
@@ -22,10 +27,13 @@ from attnfit.inputs import kernel_fit
 @click.option("--quiet", is_flag=True, help="Only the verdict line.")
 @click.option("--all", "every", is_flag=True, help="Every combination, a line each; takes minutes the first time.")
 @click.pass_context
-def fit(ctx: click.Context, /, gpu: str | None, capabilities: tuple[str, ...], **options: Any) -> None:
-    """Compile attnfit's own Triton kernels for a GPU that need not be here.
+def fit(
+    ctx: click.Context, /, model: str | None, gpu: str | None, capabilities: tuple[str, ...], **options: Any
+) -> None:
+    """Compile Triton kernels for a GPU that need not be here.
 
-    Without --gpu and --cc: for every compute capability they are made for.
+    attnfit's own; without --gpu and --cc: for every compute capability they are made for. With a MODEL, or a launch
+    command behind --: those of the engine's own that the launch starts, on that --gpu.
     """
     from attnfit.report import kernels as report
 
@@ -35,6 +43,12 @@ def fit(ctx: click.Context, /, gpu: str | None, capabilities: tuple[str, ...], *
         if ctx.get_parameter_source("gpu") is ParameterSource.COMMANDLINE:
             raise UsageError("--gpu and --cc both say which GPU; give one of them")
         gpu = None
+    launch: tuple[str, ...] = ctx.meta.get("launch", ())
+    if model or launch:
+        _fit_of_launch(ctx, launch, model, gpu or ",".join(capabilities), options)
+        return
+    if options["source"]:
+        raise UsageError("--source is the engine's of a launch; name a MODEL, or give the launch command behind --")
     wanted = _of_gpus(gpu) if gpu else list(dict.fromkeys(capabilities)) or list(kernel_fit.CAPABILITIES)
     answer = kernel_fit.ask(
         wanted, about={"every": options["every"]}, python=options["python"], progress=progress_on_stderr()
@@ -49,6 +63,33 @@ def fit(ctx: click.Context, /, gpu: str | None, capabilities: tuple[str, ...], *
 
     click.echo(styled(text), nl=False, color=ctx.find_root().color)
     ctx.exit(report.exit_code(answer))
+
+
+def _fit_of_launch(
+    ctx: click.Context, launch: tuple[str, ...], model: str | None, gpu: str, options: dict[str, Any]
+) -> None:
+    """The engine's own kernels, as a launch starts them."""
+    from attnfit.api import check
+    from attnfit.kernel_check import Wanted
+    from attnfit.report import launch_kernels
+    from attnfit.report.plain import styled
+
+    if not gpu:
+        raise UsageError("no GPU: give --gpu NAME (attnfit gpus lists them) or --cc 12.0")
+    report = check(
+        launch,
+        gpu=gpu,
+        model=model,
+        engine=options["engine"],
+        planned=False,
+        kernels=Wanted(source=options["source"], python=options["python"], progress=progress_on_stderr()),
+    )
+    if options["as_json"]:
+        text = launch_kernels.render_json(report)
+    else:
+        text = launch_kernels.render(report, options["every"], quiet=options["quiet"])
+    click.echo(styled(text), nl=False, color=ctx.find_root().color)
+    ctx.exit(launch_kernels.exit_code(report))
 
 
 def _of_gpus(spec: str) -> list[str]:

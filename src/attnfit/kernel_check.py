@@ -166,7 +166,8 @@ def facts(ask: engines.KernelAsk, answer: Answer, gpu: Gpu, torch: str, origin: 
     """One for each kernel that a case launches."""
     brought = BROUGHT.get(torch, "")
     same = _minor(answer.triton) == brought if brought else None
-    inputs = (*ask.inputs, f"{gpu.name}, compute capability {gpu.capability}", f"kernels of {origin}")
+    where = gpu.name if str(gpu.capability) in gpu.name else f"{gpu.name}, compute capability {gpu.capability}"
+    inputs = (*ask.inputs, where, f"kernels of {origin}")
     for outcome in answer.outcomes():
         row = outcome.stopped_by or max(outcome.rows, key=lambda row: row.shared or 0)
         message = f"{row.exception}: {row.message}" if row.exception and row.message else row.message

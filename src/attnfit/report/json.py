@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from attnfit.core import Gpu, LayerQuestion, Question, Report, Selection, Verdict
+from attnfit.report import launch_kernels
 
 SCHEMA = 1
 
@@ -68,7 +69,7 @@ def launch_dict(report: Report) -> dict[str, Any]:
         "chosen": dict(launch.chosen),
         "changes": [msgspec.structs.asdict(change) for change in launch.changes],
         "hazards": [msgspec.structs.asdict(hazard) for hazard in launch.hazards],
-        "kernels": [{**msgspec.structs.asdict(kernel), "breaks": kernel.breaks} for kernel in launch.kernels],
+        "kernels": [launch_kernels.as_dict(kernel) for kernel in launch.kernels],
         "choices": [
             {"what": c.what, "flag": c.flag, "chosen": list(c.chosen), "values": [_verdict(v) for v in c.verdicts]}
             for c in launch.choices

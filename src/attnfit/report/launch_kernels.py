@@ -2,14 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
+import msgspec
 
-from attnfit.core import KernelFact, Launch
-from attnfit.report.plain import wrap
+from attnfit.core import KernelFact, Launch, Report
+from attnfit.report.plain import printable, wrap
 
+SCHEMA = 1
 _COLOUR = {"fits": "green", "unknown": "yellow"}
+
+
+def verdict(report: Report) -> str:
+    """Of everything asked: fits | does not fit | does not compile | unknown."""
+    found = {fact.verdict for fact in report.launch.kernels}
+    for word in ("does not fit", "does not compile"):
+        if word in found:
+            return word
+    doubtful = not found or "unknown" in found or any(note.startswith("kernels:") for note in report.launch.notes)
+    return "unknown" if doubtful else "fits"
+
+
+def exit_code(report: Report) -> int:
+    """0 all fit, 1 one does not, 3 something is unknown."""
+    word = verdict(report)
+    return 0 if word == "fits" else 3 if word == "unknown" else 1
+
+
+def render(report: Report, every: bool, *, quiet: bool = False) -> str:
+    """The verdict, then each kernel, then what could not be asked."""
+    word, facts = verdict(report), report.launch.kernels
+    release = f"{report.engine} {report.release}"
+    if word == "fits":
+        sentence = f"the {len(facts)} kernels of {release} that this launch starts for attention run here"
+    elif word == "unknown":
+        sentence = f"not known whether the kernels of {release} that this launch starts run here"
+    else:
+        sentence = f"{release}: {shortest(report.launch) or _first(facts)}"
+    head = f"{click.style(word, fg=_COLOUR.get(word, 'red'), bold=True)}: {printable(sentence)}"
+    if quiet:
+        return head + "\n"
+    found = [head, *lines(report.launch, every)]
+    if report.launch.ok is not True:
+        found += wrap(f"the launch itself: {report.verdict} ({report.launch.error or 'see attnfit check'})", "", "  ")
+    for note in report.launch.notes:
+        if note.startswith("kernels:"):
+            found += wrap(note, "", "  ")
+    return "\n".join(found) + "\n"
+
+
+def render_json(report: Report) -> str:
+    """docs/json.md, "Kernels"."""
+    body = {
+        "schema": SCHEMA,
+        "verdict": verdict(report),
+        "exit_code": exit_code(report),
+        "engine": report.engine,
+        "release": report.release,
+        "launch": report.verdict,
+        "kernels": [as_dict(fact) for fact in report.launch.kernels],
+        "notes": [note for note in report.launch.notes if note.startswith("kernels:")],
+    }
+    return msgspec.json.format(msgspec.json.encode(body), indent=2).decode() + "\n"
+
+
+def as_dict(fact: KernelFact) -> dict[str, Any]:
+    """One of `kernels`, as docs/json.md has it."""
+    return {**msgspec.structs.asdict(fact), "breaks": fact.breaks}
+
+
+def _first(facts: Sequence[KernelFact]) -> str:
+    bad = next(fact for fact in facts if fact.verdict not in ("fits", "unknown"))
+    return f"{bad.backend}'s {bad.kernel} {bad.verdict} with Triton {bad.triton}; the release brings {bad.brought}"
 
 
 def shortest(launch: Launch) -> str:

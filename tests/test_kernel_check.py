@@ -1,0 +1,261 @@
+"""`check --kernels` without torch: what is asked of the child, and what its answers make of a launch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnfit import kernel_check
+from attnfit.api import check
+from attnfit.core import Report
+from attnfit.errors import UnknownAnswer
+from attnfit.inputs import kernel_fit
+from attnfit.inputs.kernel_rows import Answer, Row, Tuned
+from attnfit.kernel_check import Wanted
+from test_cli import Run, _at_the_root, attnfit  # noqa: F401 (fixtures)
+
+LATENT = {
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "torch_dtype": "bfloat16",
+    "hidden_size": 2048, "intermediate_size": 10944, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "num_hidden_layers": 2, "vocab_size": 102400, "max_position_embeddings": 8192, "rms_norm_eps": 1e-06,
+    "kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "moe_intermediate_size": 1408, "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_group": 1, "topk_group": 1, "topk_method": "greedy",
+    "norm_topk_prob": False, "routed_scaling_factor": 1.0, "scoring_func": "softmax", "hidden_act": "silu",
+    "rope_theta": 10000, "tie_word_embeddings": False,
+}  # fmt: skip
+HYBRID = {
+    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "dtype": "bfloat16", "hidden_size": 2048,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "num_hidden_layers": 4,
+    "vocab_size": 151936, "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "intermediate_size": 5120,
+    "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "num_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    "decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": [], "hidden_act": "silu",
+    "partial_rotary_factor": 0.25, "rope_theta": 10000000, "tie_word_embeddings": False,
+}  # fmt: skip
+TOO_LARGE = "out of resource: shared memory, Required: 102400, Hardware limit: 101376."
+
+
+def row(verdict: str = "fits", shared: int = 63488, **more: Any) -> Row:
+    known: dict[str, Any] = {
+        "case": "decode", "launch": 0, "capability": "12.0", "limit": 101376, "kernel": "stage1",
+        "file": "vllm/v1/attention/ops/a.py", "line": 7, "constexprs": {}, "tensors": {}, "verdict": verdict,
+        "shared": shared, "exception": "OutOfResources" if verdict != "fits" else "",
+        "message": TOO_LARGE if verdict != "fits" else "",
+    }  # fmt: skip
+    return Row(**{**known, **more})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LATENT))
+    return folder
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """What looks like an unpacked release."""
+    root = tmp_path / "release"
+    (root / "vllm" / "platforms").mkdir(parents=True)
+    (root / "vllm" / "platforms" / "__init__.py").write_text("")
+    info = root / "vllm-0.33.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: vllm\nVersion: 0.33.0\nRequires-Dist: torch==2.14.0\n")
+    return root
+
+
+class Child:
+    """Takes the place of the child: keeps what it was asked, and answers with these rows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.rows: tuple[Row, ...] = (row(),)
+        self.triton = "3.8.0"
+        self.fails = ""
+        monkeypatch.setattr(kernel_fit, "ask", self.ask)
+
+    def ask(self, capabilities: list[str], **job: Any) -> Answer:
+        self.asked.append({"capabilities": capabilities, **job})
+        if self.fails:
+            raise UnknownAnswer(self.fails)
+        rows = self.rows if job["about"].get("kv_cache_dtype") != "auto" or not self.asked[1:] else (row(),)
+        return Answer(triton=self.triton, torch="2.14.0", rows=rows, failures=(), seconds=0.1)
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Child:
+    return Child(monkeypatch)
+
+
+def launch(
+    model: Path, tree: Path | None, *flags: str, gpu: str = "rtx-pro-6000-server", planned: bool = False
+) -> Report:
+    return check(
+        ["vllm", "serve", str(model), *flags],
+        gpu=gpu,
+        engine="vllm==0.33.0",
+        planned=planned,
+        kernels=Wanted(source=str(tree)) if tree else None,
+    )
+
+
+def test_the_child_is_asked_about_the_launch_s_own_shapes(model: Path, tree: Path, child: Child) -> None:
+    launch(model, tree, "--kv-cache-dtype", "fp8", "-tp", "2", "--max-model-len", "4096")
+    (job,) = child.asked
+    assert job["capabilities"] == ["12.0"]
+    assert job["module"] == "attnfit.engines.vllm.triton_kernels"
+    assert job["properties"] == {"12.0": {"multiprocessor_count": 188}}
+    about = job["about"]
+    assert about["root"] == str(tree)
+    wanted = {"kernel": "mla-decode", "num_heads": 8, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "dtype": "bfloat16",
+              "kv_cache_dtype": "fp8", "block_size": 16, "max_model_len": 4096, "sms": 188,
+              "cuda_major": 13}  # fmt: skip
+    assert {name: about[name] for name in wanted} == wanted
+
+
+def test_linear_attention_is_asked_with_the_heads_of_one_rank(model: Path, tree: Path, child: Child) -> None:
+    (model / "config.json").write_text(json.dumps(HYBRID))
+    launch(model, tree, "-tp", "2", "--attention-backend", "TRITON_ATTN", gpu="a100-80gb")
+    asked = {job["about"]["kernel"]: job["about"] for job in child.asked}
+    assert asked.keys() == {"unified-attention", "gdn"}
+    assert asked["gdn"]["linear_num_key_heads"] == 8
+    assert asked["gdn"]["linear_num_value_heads"] == 16
+    attention = asked["unified-attention"]
+    assert (attention["num_heads"], attention["num_kv_heads"], attention["head_size"]) == (8, 1, 256)
+
+
+def test_without_the_flag_nobody_is_asked(model: Path, child: Child) -> None:
+    report = launch(model, None, "--kv-cache-dtype", "fp8")
+    assert child.asked == []
+    assert report.launch.kernels == ()
+    assert report.verdict == "passes"
+
+
+def test_a_kernel_that_cannot_run_breaks_the_launch(model: Path, tree: Path, child: Child) -> None:
+    child.rows = (row("does not fit", 102400), row(kernel="stage2", launch=1, shared=0))
+    report = launch(model, tree, "--kv-cache-dtype", "fp8")
+    assert (report.verdict, report.exit_code) == ("breaks", 1)
+    first, second = report.launch.kernels
+    assert (first.verdict, first.shared, first.limit, first.breaks) == ("does not fit", 102400, 101376, True)
+    assert (first.message, first.where) == (f"OutOfResources: {TOO_LARGE}", "vllm/v1/attention/ops/a.py:7")
+    assert "KV cache fp8" in first.inputs[0]
+    assert (second.verdict, second.breaks) == ("fits", False)
+    (hazard,) = report.launch.hazards
+    assert hazard.code == "kernel-out-of-resources"
+    assert "102400" in hazard.text
+
+
+def test_the_next_step_is_a_change_with_which_the_kernels_run(model: Path, tree: Path, child: Child) -> None:
+    child.rows = (row("does not fit", 102400),)
+    report = launch(model, tree, "--kv-cache-dtype", "fp8", planned=True)
+    (step,) = report.steps
+    assert step.argv == ("vllm", "serve", str(model))
+    assert child.asked[-1]["about"]["kv_cache_dtype"] == "auto"
+
+
+def test_another_triton_than_the_release_s_breaks_nothing_but_is_told(model: Path, tree: Path, child: Child) -> None:
+    child.rows, child.triton = (row("does not fit", 102400),), "3.9.0"
+    report = launch(model, tree, "--kv-cache-dtype", "fp8")
+    (fact,) = report.launch.kernels
+    assert (fact.same_triton, fact.brought, fact.breaks) == (False, "3.8", False)
+    assert report.verdict == "passes"
+    assert "the release brings 3.8" in report.launch.hazards[0].text
+
+
+def test_an_autotuned_kernel_runs_while_one_configuration_fits(model: Path, tree: Path, child: Child) -> None:
+    def tuned(index: int) -> Tuned:
+        return Tuned(index=index, of=2, declared=2, meta={}, skips=("OutOfResources",))
+
+    child.rows = (row("does not fit", 102400, tuned=tuned(0)), row(tuned=tuned(1)))
+    (fact,) = launch(model, tree, "--kv-cache-dtype", "fp8").launch.kernels
+    assert (fact.verdict, fact.configurations, fact.left_out, fact.breaks) == ("fits", 2, 1, False)
+    child.rows = tuple(row("does not fit", 102400, tuned=tuned(n)) for n in range(2))
+    (fact,) = launch(model, tree, "--kv-cache-dtype", "fp8").launch.kernels
+    assert (fact.verdict, fact.breaks) == ("does not fit", True)
+
+
+def test_what_cannot_be_asked_is_a_note_and_no_verdict(model: Path, tree: Path, child: Child) -> None:
+    child.fails = "kernels are compiled with torch and Triton, and python has no torch"
+    report = launch(model, tree, "--kv-cache-dtype", "fp8")
+    assert report.verdict == "passes"
+    assert any(note.startswith("kernels: not known") and "no torch" in note for note in report.launch.notes)
+
+
+def test_sources_of_another_release_are_not_taken(model: Path, tree: Path, child: Child) -> None:
+    (tree / "vllm-0.33.0.dist-info").rename(tree / "vllm-0.32.0.dist-info")
+    (tree / "vllm-0.32.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.32.0\n")
+    with pytest.raises(kernel_check.UsageError, match=r"vllm 0\.32\.0"):
+        launch(model, tree)
+
+
+def test_text_and_json_say_what_was_found(
+    attnfit: Run,  # noqa: F811
+    model: Path,
+    tree: Path,
+    child: Child,
+) -> None:
+    child.rows = (row("does not fit", 102400),)
+    words = (
+        "check",
+        "--gpu",
+        "rtx-pro-6000-server",
+        "-n",
+        "1",
+        "--engine",
+        "vllm==0.33.0",
+        "--kernels-from",
+        str(tree),
+    )
+    command = ("--", "vllm", "serve", str(model), "--kv-cache-dtype", "fp8")
+    code, out, _ = attnfit(*words, *command)
+    assert code == 1
+    assert out.startswith("breaks: vllm 0.33.0 starts a kernel that cannot run here: TRITON_MLA's stage1 needs 102,400")
+    assert "does not fit stage1 (decode): 102,400 of 101,376 bytes" in out
+    code, out, _ = attnfit(*words, "--json", *command)
+    answer = json.loads(out)
+    assert (code, answer["verdict"]) == (1, "breaks")
+    documented = (Path(__file__).parent.parent / "docs" / "json.md").read_text("utf-8")
+    assert answer["launch"]["kernels"][0]["breaks"] is True
+    assert all(f"`{key}`" in documented for key in answer["launch"]["kernels"][0])
+
+
+def test_kernels_fit_tells_only_of_the_kernels(attnfit: Run, model: Path, tree: Path, child: Child) -> None:  # noqa: F811
+    words = ("kernels", "fit", "--engine", "vllm==0.33.0", "--source", str(tree), "--cc", "12.0")
+    code, out, _ = attnfit(*words, str(model))
+    assert code == 0
+    assert out.startswith("fits: the 1 kernels of vllm 0.33.0")
+    child.rows = (row("does not fit", 102400),)
+    code, out, _ = attnfit(*words, "--json", "--", "vllm", "serve", str(model), "--kv-cache-dtype", "fp8")
+    assert (code, json.loads(out)["verdict"]) == (1, "does not fit")
+    code, _, err = attnfit("kernels", "fit", "--source", str(tree))
+    assert code == 2
+    assert "MODEL" in err
+
+
+@pytest.mark.parametrize("text", ["Requires-Dist: torch==2.11.0\n", "Requires-Dist: torch (==2.11.0)\n"])
+def test_the_triton_of_a_release_follows_from_its_torch(tmp_path: Path, text: str) -> None:
+    info = tmp_path / "one-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: one\n{text}")
+    assert kernel_check.pinned_torch(tmp_path, "one") == "2.11"
+    assert kernel_check.pinned_torch(tmp_path, "other") == ""
+
+
+def test_a_machine_without_the_extra_gets_a_note(
+    model: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    said = json.dumps({"error": {"kind": "missing", "message": "torch and triton"}})
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.stdin.read()\nprint({said!r})\n")
+    program.chmod(0o755)
+    monkeypatch.setenv(kernel_fit.VARIABLE, str(program))
+    report = launch(model, tree, "--kv-cache-dtype", "fp8")
+    assert report.verdict == "passes"
+    assert any("has no torch and triton" in note and "pip install" in note for note in report.launch.notes)
