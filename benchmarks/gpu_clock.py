@@ -60,6 +60,14 @@ class CudaClock:
         torch.cuda.synchronize()
         return spread([begin.elapsed_time(end) * 1e3 for begin, end in events], mode)
 
+    def settle(self) -> None:
+        """Waits. Raises RuntimeError where an earlier launch broke the context."""
+        torch.cuda.synchronize()
+
+    def free(self) -> None:
+        """Gives memory that is no longer used back to the GPU."""
+        torch.cuda.empty_cache()
+
     def floor(self) -> Timing:
         """What is measured of a call that does nothing."""
         return self.time(lambda: None, graph=False)
@@ -77,6 +85,12 @@ class NoClock:
 
     def time(self, call: Call, *, graph: bool) -> None:
         call()
+
+    def settle(self) -> None:
+        pass
+
+    def free(self) -> None:
+        pass
 
 
 def captured(call: Call) -> Call:

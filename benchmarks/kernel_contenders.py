@@ -34,10 +34,13 @@ class Contender:
     design: Callable[[SparseMla, tuple[int, int], int], Design] | None = None
 
     def moved(self, case: Case, capability: tuple[int, int], sms: int) -> int | None:
-        """Bytes by design; None where the design is not known to us."""
+        """Bytes by design; None where the design is not known to us, or there is none for that GPU."""
         if self.design is None or not isinstance(case, SparseMla):
             return None
-        return cost(case.shape, self.design(case, capability, sms)).moved
+        try:
+            return cost(case.shape, self.design(case, capability, sms)).moved
+        except ValueError:
+            return None
 
 
 def needs(**wanted: tuple[Any, ...]) -> Callable[[Any, tuple[int, int]], str]:

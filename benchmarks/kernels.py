@@ -10,7 +10,8 @@ and DeepGEMM. Every result is held against float64 before it is timed; a wrong o
 
 Time: CUDA events around one call, L2 flushed before each, median and deciles; up to 64 tokens in a CUDA graph.
 Roofline: the larger of the bytes that must move over the memory bandwidth (--bandwidth-gbs, else as the GPU states it)
-and, with --tflops, the operations over that. Needs attnfit[kernels]; exit code 1 if one of attnfit's own is wrong.
+and, with --tflops, the operations over that. Needs attnfit[kernels]; exit code 1 if one of attnfit's own is
+wrong, or the run ended early (`ended` says why; what was measured until then is kept).
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def main() -> int:
         return 3
     answer = measure(args)
     status = write(answer, args.out)
-    return status or int(any(row["who"].startswith("attnfit") and row["status"] in BAD for row in answer["rows"]))
+    bad = any(row["who"].startswith("attnfit") and row["status"] in BAD for row in answer["rows"])
+    return status or int(bad or "ended" in answer)
 
 
 BAD = ("wrong", "refused")
@@ -75,8 +77,8 @@ BAD = ("wrong", "refused")
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Every contender on every case. Without a GPU (--self-test) the same steps, and no times."""
     import torch
-    from gpu_clock import CudaClock, NoClock, gpu_facts
-    from kernel_cases import cases, tiny
+    from gpu_clock import CudaClock, NoClock, first_line, gpu_facts
+    from kernel_cases import cases, described, tiny
     from kernel_contenders import CONTENDERS
 
     torch.manual_seed(0)
@@ -100,14 +102,22 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     for case in asked:
         given = None
         for contender in CONTENDERS:
-            if contender.kind == case.kind:
+            if contender.kind != case.kind:
+                continue
+            try:
                 given = case.inputs(device) if given is None else given
                 row = one(contender, case, given, clock, facts)
-                answer["rows"].append(row | rates(row, bandwidth, args.tflops))
-                print(line(answer["rows"][-1]), file=sys.stderr)
+                clock.settle()
+            except (
+                RuntimeError
+            ) as why:  # no memory for the inputs, or a launch that broke the context for all that follow
+                answer["ended"] = f"{contender.who} {contender.name}, {described(case)}: {first_line(why)}"
+                print(f"ended: {answer['ended']}", file=sys.stderr)
+                return answer
+            answer["rows"].append(row | rates(row, bandwidth, args.tflops))
+            print(line(answer["rows"][-1]), file=sys.stderr)
         del given
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        clock.free()
     return answer
 
 

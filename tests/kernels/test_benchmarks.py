@@ -103,6 +103,28 @@ def test_a_contender_that_cannot_be_had_is_a_row_with_its_reason(bench: Any) -> 
     assert rows[1]["reason"] == "RuntimeError: unsupported architecture"
 
 
+def test_a_run_that_breaks_keeps_what_it_has(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = bench.main.argparse.Namespace(self_test=True, bandwidth_gbs=None, tflops=None)
+    settled: list[int] = []
+
+    def broken(self: Any) -> None:
+        settled.append(1)
+        if len(settled) == 2:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(bench.clock.NoClock, "settle", broken)
+    answer = bench.main.measure(args)
+    assert len(answer["rows"]) == 1
+    assert "virtual_blocks" in answer["ended"]
+    assert answer["ended"].endswith("RuntimeError: an illegal memory access was encountered")
+
+
+def test_a_gpu_without_a_configuration_has_no_bytes_by_design(bench: Any) -> None:
+    case = next(bench.cases.tiny())
+    assert bench.who.CONTENDERS[0].moved(case, (12, 0), 188) >= case.least
+    assert bench.who.CONTENDERS[0].moved(case, (7, 5), 72) is None
+
+
 def test_rates_are_of_what_must_move(bench: Any) -> None:
     row = {"time_us": {"median": 10.0}, "bytes_least": 10_000_000, "flops": 4_000_000_000}
     found = bench.main.rates(row, bandwidth=2000.0, tflops=None)
