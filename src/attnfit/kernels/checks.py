@@ -20,17 +20,18 @@ def is_codes(values: torch.Tensor) -> bool:
     return True
 
 
-def choose(implementation: str | None, device: torch.device) -> str:
-    """The reference for CPU tensors, Triton otherwise, unless one is named. Raises ValueError."""
+def choose(implementation: str | None, device: torch.device, names: tuple[str, ...] = IMPLEMENTATIONS) -> str:
+    """The reference for CPU tensors, the first of `names` otherwise, unless one is named. Raises ValueError."""
     if implementation is None:
-        implementation = "reference" if device.type == "cpu" else "triton"
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation is one of {', '.join(IMPLEMENTATIONS)}, not {implementation!r}")
-    if implementation == "triton" and device.type == "cpu" and not interpreter.interpreting():
+        implementation = "reference" if device.type == "cpu" else names[0]
+    if implementation not in names:
+        raise ValueError(f"implementation is one of {', '.join(names)}, not {implementation!r}")
+    in_triton = implementation != "reference"
+    if in_triton and device.type == "cpu" and not interpreter.interpreting():
         raise ValueError(
             "CPU tensors go through the reference; for Triton's interpreter set TRITON_INTERPRET=1 before the import"
         )
-    if implementation == "triton" and device.type == "cuda":
+    if in_triton and device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
         if capability < OLDEST:
             raise ValueError(

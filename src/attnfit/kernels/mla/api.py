@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import torch
 import triton
 
-from attnfit.kernels.mla.configs import VIRTUAL_BLOCKS, config_of
+from attnfit.kernels import checks, interpreter
+from attnfit.kernels.mla.configs import VIRTUAL_BLOCKS, Config, config_of
 from attnfit.kernels.mla.latent import launch_latent
 from attnfit.kernels.mla.reference import sparse_mla_reference
 from attnfit.kernels.mla.rows import PACKED_D_R, PACKED_D_V, PACKED_WIDTH, is_packed
@@ -69,9 +69,7 @@ def sparse_mla(
     Raises TypeError for dtypes and ValueError for shapes, devices and capabilities that are not served.
     """
     _check(q, kv, indices, valid, d_v)
-    chosen = implementation or ("latent" if q.is_cuda else "reference")
-    if chosen not in IMPLEMENTATIONS:
-        raise ValueError(f"unknown implementation {chosen!r}; there are {', '.join(IMPLEMENTATIONS)}")
+    chosen = checks.choose(implementation, q.device, IMPLEMENTATIONS)
     tokens, heads, _ = q.shape
     if out is None:
         out = torch.empty(tokens, heads, d_v, dtype=q.dtype, device=q.device)
@@ -85,19 +83,9 @@ def sparse_mla(
         return out.copy_(found), lse.copy_(found_lse)
     if q.dtype == torch.float32:
         raise TypeError('float32 runs through implementation="reference" only; the kernels take float16 and bfloat16')
-    if not q.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ValueError(
-            f"{chosen!r} needs a GPU (or TRITON_INTERPRET=1 before Triton is imported); "
-            'CPU tensors run through "reference"'
-        )
-    if not q.is_cuda:
-        from attnfit.kernels.interpreter import require_bf16  # needs numpy, as Triton's interpreter does
-
-        require_bf16(q.dtype)
+    interpreter.require_bf16(q.dtype)
     capability, num_sms = device_of(q)
-    config = config_of(capability, heads, is_packed(kv))
-    if chosen == "virtual_blocks":
-        config = VIRTUAL_BLOCKS
+    config = _config(chosen, capability, heads, is_packed(kv))
     splits = splits_of(tokens, triton.cdiv(heads, config.block_h), indices.shape[1], num_sms)
     if chosen == "virtual_blocks":
         if is_packed(kv) or kv.dim() != 2:
@@ -111,17 +99,35 @@ def sparse_mla(
 
 
 def sparse_mla_workspace(
-    max_tokens: int, heads: int, topk: int, *, packed: bool, device: Device | torch.device | str, d_v: int = 512
+    max_tokens: int,
+    heads: int,
+    topk: int,
+    *,
+    packed: bool,
+    device: Device | torch.device | str,
+    d_v: int = 512,
+    implementation: str = "latent",
 ) -> int:
     """Bytes that `sparse_mla` needs at most for calls of up to `max_tokens` tokens on that device.
 
     Calls of few tokens are split over their keys and keep fp32 partial results, T * H * splits * (d_v + 1) * 4 bytes;
-    how far they are split follows from shapes and the device alone. Raises ValueError for an unknown capability.
+    how far they are split follows from shapes and the device alone. "virtual_blocks" keeps them with one split, too.
+    Raises ValueError for an unknown capability or implementation.
     """
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation is one of {', '.join(IMPLEMENTATIONS)}, not {implementation!r}")
+    if implementation == "reference":
+        return 0
     if not isinstance(device, Device):
         device = device_of(torch.empty(0, device=device))
-    head_blocks = triton.cdiv(heads, config_of(device.capability, heads, packed).block_h)
-    return workspace_bytes(max_tokens, heads, head_blocks, topk, d_v, device.num_sms)
+    head_blocks = triton.cdiv(heads, _config(implementation, device.capability, heads, packed).block_h)
+    split = workspace_bytes(max_tokens, heads, head_blocks, topk, d_v, device.num_sms)
+    return max(split, max_tokens * heads * (d_v + 1) * 4) if implementation == "virtual_blocks" else split
+
+
+def _config(implementation: str, capability: tuple[int, int], heads: int, packed: bool) -> Config:
+    config = config_of(capability, heads, packed)  # raises for a capability that is not served
+    return VIRTUAL_BLOCKS if implementation == "virtual_blocks" else config
 
 
 def _check(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, valid: torch.Tensor | None, d_v: int) -> None:
@@ -145,8 +151,8 @@ def _check(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, valid: torc
         raise TypeError(f"rows of {kv.dtype} do not go with q of {q.dtype}; give both one dtype, or packed rows")
     elif kv.shape[-1] != width:
         raise ValueError(f"rows are {kv.shape[-1]} wide and q {width}")
-    if width - d_v not in (0, 64) or d_v < 64 or d_v & (d_v - 1):
-        raise ValueError(f"d_v must be a power of two from 64 and d_r 64 or 0; got d_v {d_v}, d_r {width - d_v}")
+    if width - d_v not in (0, 64) or d_v not in (64, 128, 256, 512):
+        raise ValueError(f"d_v must be 512 (or 64, 128, 256) and d_r 64 or 0; got d_v {d_v}, d_r {width - d_v}")
     if q.stride(-1) != 1 or kv.stride(-1) != 1 or indices.stride(-1) != 1:
         raise ValueError("the last dimension of q, kv and indices must be contiguous")
     if indices.dtype != torch.int32 or (valid is not None and valid.dtype != torch.int32):
@@ -155,9 +161,7 @@ def _check(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, valid: torc
         raise ValueError(f"q has {q.shape[0]} tokens; indices and valid must have as many")
     if not 0 < indices.shape[1] <= MAX_TOPK:
         raise ValueError(f"between 1 and {MAX_TOPK} indices a token, not {indices.shape[1]}")
-    devices = {t.device for t in (q, kv, indices, valid) if t is not None}
-    if len(devices) > 1:
-        raise ValueError(f"all tensors must lie on one device; got {', '.join(sorted(map(str, devices)))}")
+    checks.on_one_device(q=q, kv=kv, indices=indices, valid=valid)
 
 
 def _check_result(out: torch.Tensor, lse: torch.Tensor, q: torch.Tensor, d_v: int) -> None:
