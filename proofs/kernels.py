@@ -59,7 +59,7 @@ def with_triton(python: str, version: str, folder: Path) -> dict[str, str]:
     if front:
         pip(python, "install", "--no-deps", "--target", front[0], f"triton=={version}")
     path = os.pathsep.join([*front, *filter(None, [kept.get("PYTHONPATH")])])
-    environment = {**kept, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    environment = {**kept, "PYTHONPATH": path, "ATTNFIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     return {**environment, "TRITON_CACHE_DIR": str(folder / f"triton-cache-{version}")}
 
 

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnfit.kernels import interpreter
+from attnfit.kernels import interpreted_bf16, interpreter
 
 BF16 = torch.bfloat16
 
@@ -157,7 +157,7 @@ def test_triton_s_own_interpreter_is_wrong_there_and_the_patch_still_needed(what
     with interpreter.unpatched():
         assert wrong(FAULTS[what]), (
             f"the patch of {what!r} is no longer needed for Triton {triton.__version__}: remove it from "
-            "attnfit/kernels/interpreter.py (once every Triton we support computes it rightly)"
+            "attnfit/kernels/interpreted_bf16.py (once every Triton we support computes it rightly)"
         )
     assert interpreter.patched()
 
@@ -171,7 +171,7 @@ def test_what_only_moves_bits_needs_no_patch(what: str) -> None:
 def test_every_bfloat16_widens_as_torch_widens_it() -> None:
     bits = np.arange(65536, dtype=np.uint16)
     torch_s = torch.from_numpy(bits.view(np.int16)).view(BF16).float().numpy()
-    np.testing.assert_array_equal(interpreter.widen(bits), torch_s)
+    np.testing.assert_array_equal(interpreted_bf16.widen(bits), torch_s)
 
 
 def test_fp32_narrows_to_the_nearest_bfloat16_ties_to_even_as_torch_does() -> None:
@@ -179,7 +179,7 @@ def test_fp32_narrows_to_the_nearest_bfloat16_ties_to_even_as_torch_does() -> No
     halves = (np.arange(65536, dtype=np.uint32) << 16) | 0x8000  # every tie, and one step to either side of it
     bits = np.concatenate([random, halves - 1, halves, halves + 1])
     values = bits.view(np.float32)
-    ours = torch.from_numpy(interpreter.narrow(values).view(np.int16)).view(BF16)
+    ours = torch.from_numpy(interpreted_bf16.narrow(values).view(np.int16)).view(BF16)
     torch.testing.assert_close(ours, torch.from_numpy(values).to(BF16), rtol=0, atol=0, equal_nan=True)
 
 
