@@ -1,4 +1,4 @@
-"""Which of SGLang's own Triton kernels a launch will start for linear attention, and with which shapes.
+"""Which of SGLang's own Triton kernels a launch will start for attention, and with which shapes.
 
 What of them needs the release's code (tiles, strides, autotune tables) is asked in the child: `triton_kernels/`.
 """
@@ -11,47 +11,104 @@ from typing import Any
 from attnfit.engines import Circumstances, KernelAsk
 from attnfit.engines.sglang.answers import Answer
 
-BACKEND = "triton linear attention"
+ATTENTION, LINEAR = "triton", "triton linear attention"
 SSM_DTYPES = ("float32", "bfloat16", "float16")
+
+
+class _Unknown(Exception):
+    """What is missing before the kernels can be asked about."""
+
+
 _HEADS = ("linear_num_key_heads", "linear_num_value_heads")
 _SIZES = ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim")
 
 
 def asks(circumstances: Circumstances, answer: Answer) -> list[KernelAsk]:
-    """One for the linear attention layers of a launch that passes and runs them on Triton; else none."""
-    linear = answer.get("linear_attn") or {}
-    steps = [step for step in ("prefill", "decode") if linear.get(step) == "triton"]
+    """For the attention and the linear attention layers of a launch that passes, where they run on Triton."""
+    if answer.get("ok") is not True:
+        return []
     config = circumstances.model.config
     nested = config.get("text_config")
     text: Mapping[str, Any] = nested if isinstance(nested, dict) else config
-    if answer.get("ok") is not True or not steps or text.get(_HEADS[0]) is None:
-        return []
     resolved = answer.get("resolved") or {}
-    sizes: dict[str, int] = {}
-    for name in (*_HEADS, *_SIZES):
-        value = text.get(name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            return [KernelAsk(BACKEND, {}, unknown=f"{name} of config.json")]
-        sizes[name] = value
     ranks = int(resolved.get("tp_size") or 1)
     if resolved.get("enable_dp_attention"):
         ranks //= int(resolved.get("dp_size") or 1)
-    if any(sizes[name] % ranks for name in _HEADS):
-        return [KernelAsk(BACKEND, {}, unknown=f"linear attention heads that do not divide by {ranks} ranks")]
-    # configs/mamba_utils.py:52 (0.5.9 and 0.5.23): the flag's variable, the config, float32
-    said = circumstances.variables.get("SGLANG_MAMBA_SSM_DTYPE")
-    state = resolved.get("mamba_ssm_dtype") or said or text.get("mamba_ssm_dtype") or "float32"
     dtype = _dtype(resolved, text, config)
-    if state not in SSM_DTYPES or dtype is None:
-        return [KernelAsk(BACKEND, {}, unknown=f"the dtype of the states ({state}) or of the model ({dtype})")]
-    heads = {name: sizes[name] // ranks for name in _HEADS}
-    about = {"kernel": "gdn", "steps": steps, "dtype": dtype, "state_dtype": state, **sizes, **heads}
+    linear = answer.get("linear_attn") or {}
+    found: list[KernelAsk] = []
+    for backend, which, build in ((ATTENTION, answer, _attention), (LINEAR, linear, _linear)):
+        steps = [step for step in ("prefill", "decode") if which.get(step) == "triton"]
+        if not steps:
+            continue
+        if dtype is None:
+            found.append(KernelAsk(backend, {}, unknown="the dtype of the model"))
+            continue
+        try:
+            about, said = build(text, ranks, dtype, resolved, circumstances.variables)
+        except _Unknown as missing:
+            found.append(KernelAsk(backend, {}, unknown=str(missing)))
+            continue
+        inputs = f"{said}, {' and '.join(steps)} on Triton"
+        found.append(KernelAsk(backend, {**about, "dtype": dtype, "steps": steps}, (inputs,)))
+    return found
+
+
+Built = tuple[dict[str, Any], str]
+
+
+def _number(text: Mapping[str, Any], key: str) -> int:
+    value = text.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise _Unknown(f"{key} of config.json")
+    return value
+
+
+def _shared(count: int, ranks: int, what: str) -> int:
+    if count % ranks:
+        raise _Unknown(f"{count} {what} do not divide by {ranks} ranks")
+    return count // ranks
+
+
+def _attention(
+    text: Mapping[str, Any], ranks: int, dtype: str, resolved: Mapping[str, Any], variables: Mapping[str, str]
+) -> Built:
+    if any(text.get(key) for key in ("sliding_window_pattern", "swa_num_attention_heads", "layer_types")):
+        raise _Unknown("layers of several kinds are not asked about")
+    heads = _shared(_number(text, "num_attention_heads"), ranks, "heads")
+    cache = str(resolved.get("kv_cache_dtype") or "auto")
+    if cache not in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2"):
+        raise _Unknown(f"a KV cache of {cache} is not asked about")
+    if text.get("kv_lora_rank"):
+        rank, rope = _number(text, "kv_lora_rank"), _number(text, "qk_rope_head_dim")
+        sizes = {"num_kv_heads": 1, "head_size": rank + rope, "v_head_size": rank, "latent": True}
+        said = f"{heads} query heads, latent rows of {rank} + {rope}"
+    else:
+        whole = _number(text, "num_key_value_heads" if "num_key_value_heads" in text else "num_attention_heads")
+        kv_heads = max(1, whole // ranks)
+        size = text.get("head_dim") or _number(text, "hidden_size") // _number(text, "num_attention_heads")
+        sizes = {"num_kv_heads": kv_heads, "head_size": size, "v_head_size": size, "latent": False}
+        said = f"{heads} query heads, {kv_heads} KV heads of {size}"
+    about = {"kernel": "attention", "num_heads": heads, **sizes, "kv_cache_dtype": cache}
+    return {**about, "page_size": resolved.get("page_size") or 1}, f"{said}, {dtype}, KV cache {cache}"
+
+
+def _linear(
+    text: Mapping[str, Any], ranks: int, dtype: str, resolved: Mapping[str, Any], variables: Mapping[str, str]
+) -> Built:
+    sizes = {name: _number(text, name) for name in _SIZES}
+    heads = {name: _shared(_number(text, name), ranks, "linear attention heads") for name in _HEADS}
+    # configs/mamba_utils.py:52 (0.5.9 and 0.5.23): the flag's variable, the config, float32
+    state = resolved.get("mamba_ssm_dtype") or variables.get("SGLANG_MAMBA_SSM_DTYPE")
+    state = state or text.get("mamba_ssm_dtype") or "float32"
+    if state not in SSM_DTYPES:
+        raise _Unknown(f"recurrent states of {state} are not asked about")
     keys, values = heads.values()
-    inputs = (
+    said = (
         f"linear attention with {keys} key heads of {sizes['linear_key_head_dim']} and {values} value heads of "
-        f"{sizes['linear_value_head_dim']} a rank, {dtype}, states in {state}, {' and '.join(steps)} on Triton"
+        f"{sizes['linear_value_head_dim']} a rank, {dtype}, states in {state}"
     )
-    return [KernelAsk(BACKEND, about, (inputs,))]
+    return {"kernel": "gdn", "state_dtype": state, **sizes, **heads}, said
 
 
 def _dtype(resolved: Mapping[str, Any], text: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:

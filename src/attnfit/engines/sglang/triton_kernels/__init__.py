@@ -1,4 +1,4 @@
-"""The release's own Triton kernels of linear attention, launched with CPU tensors of a model's shapes while somebody
+"""The release's own Triton kernels of attention, launched with CPU tensors of a model's shapes while somebody
 records. Loaded only in the child that compiles kernels, with real torch and Triton; never on the way of `check`."""
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Any
 from attnfit.kernels.fit.loading import adapted
 from attnfit.kernels.fit.records import Case
 
-from . import gdn
+from . import attention, gdn
 from .release import Release
 
-KERNELS = {"gdn": gdn.cases}
+KERNELS = {"attention": attention.cases, "gdn": gdn.cases}
 
 
 def cases(ask: Mapping[str, Any], capability: str) -> Iterator[Case]:
