@@ -11,7 +11,9 @@ import pytest
 
 from attnfit import kernel_check
 from attnfit.api import check
-from attnfit.core import Report
+from attnfit.core import Gpu, Model, Report
+from attnfit.engines import Circumstances
+from attnfit.engines.sglang import kernels
 from attnfit.errors import UnknownAnswer
 from attnfit.inputs import kernel_fit
 from attnfit.inputs.kernel_rows import Answer, Row, Tuned
@@ -237,6 +239,55 @@ def test_kernels_fit_tells_only_of_the_kernels(attnfit: Run, model: Path, tree: 
     code, _, err = attnfit("kernels", "fit", "--source", str(tree))
     assert code == 2
     assert "MODEL" in err
+
+
+def test_flash_linear_attention_is_asked_about_a_model(
+    attnfit: Run,  # noqa: F811
+    model: Path,
+    tmp_path: Path,
+    child: Child,
+) -> None:
+    unpacked = tmp_path / "unpacked"
+    (unpacked / "fla" / "ops").mkdir(parents=True)
+    words = ("kernels", "fit", "--cc", "12.0", "--fla")
+    code, _, err = attnfit(*words, str(unpacked), str(model))
+    assert code == 3, "a model without linear attention"
+    assert "linear_num_key_heads" in err
+    (model / "config.json").write_text(json.dumps(HYBRID))
+    assert attnfit(*words, str(unpacked), str(model))[0] == 0
+    (job,) = child.asked
+    assert (job["module"], job["about"]["root"]) == ("attnfit.kernels.fit.fla", str(unpacked))
+    assert job["about"]["linear_num_value_heads"] == 32
+    code, _, err = attnfit(*words, str(tmp_path), str(model))
+    assert code == 2
+    assert "fla/ops" in err
+
+
+SGLANG = {"ok": True, "prefill": "triton", "decode": "triton", "resolved": {"tp_size": 2, "kv_cache_dtype": "auto"}}
+
+
+def test_sglang_s_triton_backend_is_asked_with_one_rank_s_heads() -> None:
+    asked = sglang_asks(LATENT, SGLANG)
+    (ask,) = asked
+    wanted = {"kernel": "attention", "num_heads": 8, "num_kv_heads": 1, "head_size": 576, "v_head_size": 512,
+              "latent": True, "steps": ["prefill", "decode"], "dtype": "bfloat16"}  # fmt: skip
+    assert {name: ask.about[name] for name in wanted} == wanted
+    assert sglang_asks(LATENT, {**SGLANG, "prefill": "fa3", "decode": "fa3"}) == []
+    assert sglang_asks(LATENT, {**SGLANG, "ok": False}) == []
+
+
+def test_sglang_s_linear_attention_is_asked_as_far_as_it_runs_on_triton() -> None:
+    linear = {**SGLANG, "prefill": "fa3", "decode": "fa3", "linear_attn": {"prefill": "flashinfer", "decode": "triton"}}
+    (ask,) = sglang_asks(HYBRID, linear)
+    assert (ask.about["kernel"], ask.about["steps"], ask.about["state_dtype"]) == ("gdn", ["decode"], "float32")
+    assert ask.about["linear_num_value_heads"] == 16
+    (ask,) = sglang_asks({**HYBRID, "linear_num_key_heads": 3}, linear)
+    assert "do not divide by 2 ranks" in ask.unknown
+
+
+def sglang_asks(config: dict[str, Any], answer: dict[str, Any]) -> list[Any]:
+    circumstances = Circumstances(model=Model(path="m", config=config), gpu=Gpu(name="a GPU"), argv=())
+    return kernels.asks(circumstances, answer)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["Requires-Dist: torch==2.11.0\n", "Requires-Dist: torch (==2.11.0)\n"])

@@ -20,6 +20,7 @@ from attnfit.inputs import kernel_fit
 @click.argument("model", required=False)
 @click.option("--engine", envvar="ATTNFIT_ENGINE", help="Of a launch: NAME==VERSION, if its command does not say.")
 @click.option("--source", help="Of a launch: a tree or wheel of the engine. Default: as installed or published.")
+@click.option("--fla", metavar="DIR", help="Of a MODEL: the kernels of flash-linear-attention, unpacked there.")
 @click.option("--gpu", envvar="ATTNFIT_GPU", help="Name, alias or compute capability; auto reads NVML.")
 @click.option("--cc", "capabilities", multiple=True, metavar="X.Y", help="A compute capability; may be repeated.")
 @click.option("--python", help=f"The Python that has torch and Triton. Default: {kernel_fit.VARIABLE}, else this one.")
@@ -44,15 +45,17 @@ def fit(
             raise UsageError("--gpu and --cc both say which GPU; give one of them")
         gpu = None
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
-    if model or launch:
+    about: dict[str, Any] = {"every": options["every"]}
+    module = kernel_fit.OURS
+    if options["fla"]:
+        module, about = kernel_fit.FLA, _linear_attention(model, options["fla"])
+    elif model or launch:
         _fit_of_launch(ctx, launch, model, gpu or ",".join(capabilities), options)
         return
     if options["source"]:
         raise UsageError("--source is the engine's of a launch; name a MODEL, or give the launch command behind --")
     wanted = _of_gpus(gpu) if gpu else list(dict.fromkeys(capabilities)) or list(kernel_fit.CAPABILITIES)
-    answer = kernel_fit.ask(
-        wanted, about={"every": options["every"]}, python=options["python"], progress=progress_on_stderr()
-    )
+    answer = kernel_fit.ask(wanted, module=module, about=about, python=options["python"], progress=progress_on_stderr())
     if options["as_json"]:
         text = report.render_json(answer, wanted)
     elif options["quiet"]:
@@ -63,6 +66,27 @@ def fit(
 
     click.echo(styled(text), nl=False, color=ctx.find_root().color)
     ctx.exit(report.exit_code(answer))
+
+
+def _linear_attention(model: str | None, folder: str) -> dict[str, Any]:
+    """What is asked of flash-linear-attention in `folder`: the linear attention of a model, on one GPU."""
+    from pathlib import Path
+
+    from attnfit.inputs.model import read_model
+
+    if model is None:
+        raise UsageError("--fla needs a MODEL whose linear attention is asked about")
+    if not (Path(folder) / "fla" / "ops").is_dir():
+        raise UsageError(f"{folder} holds no fla/ops; give the folder that fla-core was unpacked or installed into")
+    config = read_model(model).config
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, dict) else config
+    about = {f"linear_{name}": text.get(f"linear_{name}") for name in kernel_fit.LINEAR_SIZES}
+    if missing := [name for name, value in about.items() if not isinstance(value, int)]:
+        raise UnknownAnswer(f"{model} has no {missing[0]}: it has no gated delta rule that is known")
+    dtype = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16")
+    state = text.get("mamba_ssm_dtype") or "float32"
+    return {"root": str(Path(folder).resolve()), "dtype": dtype, "state_dtype": state, **about}
 
 
 def _fit_of_launch(

@@ -28,6 +28,8 @@ from attnfit.witness.cache import cache_dir
 
 CHILD = Path(gpus.__file__).parent.parent / "kernels" / "fit" / "__main__.py"
 OURS = "attnfit.kernels.fit.ours"
+FLA = "attnfit.kernels.fit.fla"
+LINEAR_SIZES = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")  # of a gated delta rule
 VARIABLE = "ATTNFIT_KERNELS_PYTHON"
 CAPABILITIES = ("8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")  # what our kernels are made for
 Progress = Callable[[int, int], None]
