@@ -12,26 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnfit import __version__
+from attnfit.commands import LazyGroup, WithCommand
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
-from attnfit.lazy import LazyGroup
 
 if TYPE_CHECKING:
     from attnfit.kernel_check import Wanted
 
 EXAMPLE = entry_of()  # the engine that is taken where none is named
 EPILOG = "Exit codes: 0 passes, 1 refused or breaks, 2 usage or internal error, 3 unknown."
-
-
-class WithCommand(click.Command):
-    """Everything behind the first `--` is the user's launch command and is none of click's business."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta["launch"] = tuple(args[at + 1 :])
-            args = args[:at]
-        return super().parse_args(ctx, args)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from attnfit.cli import WithCommand
+from attnfit.commands import WithCommand
 from attnfit.errors import UnknownAnswer, UsageError
 from attnfit.inputs import kernel_fit
 

@@ -1,4 +1,4 @@
-"""Command groups whose commands are imported only when one of them is asked for."""
+"""Kinds of click commands: those that take a launch behind --, groups whose commands are imported when asked for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from importlib import import_module
 from typing import Any
 
 import click
+
+
+class WithCommand(click.Command):
+    """Everything behind the first `--` is the user's launch command and is none of click's business."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta["launch"] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
 
 
 class LazyGroup(click.Group):
