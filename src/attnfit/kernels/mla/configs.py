@@ -23,7 +23,7 @@ FEW = Config(16, 32, 8, 3)
 MORE = Config(32, 32, 8, 3)
 PACKED_MORE = Config(32, 16, 8, 1)  # decoding takes registers: with more keys, or a second stage, some spill
 VIRTUAL_BLOCKS = FEW  # key and value tiles both: more heads would exceed 101,376 bytes
-MANY_KEYS = Config(64, 32, 8, 3)
+HOPPER = Config(64, 16, 8, 2)  # HGMMA; with more keys or stages, Triton 3.9 spills
 MANY = Config(64, 16, 8, 3)  # 32 keys beside 64 heads exceed 101,376 bytes, and spill on 8.0
 
 # Compute capability -> native rows, more than 32 heads. With 64 heads, tcgen05 (10.0, 10.3, 11.0) would keep the
@@ -33,7 +33,7 @@ _MOST: dict[tuple[int, int], Config] = {
     (8, 6): MANY,
     (8, 7): MANY,
     (8, 9): MANY,
-    (9, 0): MANY_KEYS,
+    (9, 0): HOPPER,
     (10, 0): MORE,
     (10, 3): MORE,
     (11, 0): MORE,
