@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fit_table
+
 HOME = Path(__file__).resolve().parent.parent
 # The tests ran with it. Wheels for CPUs exist of every torch; where pip finds none, it takes a far larger one.
 TORCH = "2.13.0"
@@ -82,10 +84,12 @@ def fits(python: str, env: dict[str, str]) -> tuple[int, str]:
     bad = [row for row in rows if row not in fit] + spilling
     said += [f"  WRONG {row['capability']} {row['case']}: {row['verdict']} {row['message']}" for row in bad]
     said += [f"  WRONG {failure}" for failure in answer["failures"]]
+    stale = answer["triton"] == fit_table.TRITON and fit_table.table(answer) != fit_table.on_the_page()
+    said += [f"  WRONG docs/kernel-fit.md shows another table than\n{fit_table.table(answer)}"] * stale
     old = asked(python, env, "--cc", TOO_OLD)
     refused = old["verdict"] == "does not fit"
     said += [f"  {TOO_OLD}: {old['verdict']}" if refused else f"  WRONG {TOO_OLD}: {old['verdict']}"]
-    return len(bad) + len(answer["failures"]) + (not refused or not rows), "\n".join(said)
+    return len(bad) + len(answer["failures"]) + stale + (not refused or not rows), "\n".join(said)
 
 
 def asked(python: str, env: dict[str, str], *more: str) -> dict[str, Any]:
