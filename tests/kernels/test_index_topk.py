@@ -92,11 +92,12 @@ def test_a_wider_and_longer_buffer_is_cleared_to_its_width_and_no_further(implem
 @pytest.mark.parametrize("implementation", ["reference", "triton"])
 def test_positions_count_from_the_row_s_start(implementation: str) -> None:
     logits = torch.randn(5, 300, generator=new(1))
-    starts = torch.tensor([0, 7, 100, 299, 300], dtype=torch.int32)
+    starts = torch.tensor([-3, 7, 100, 299, 300], dtype=torch.int32)  # a negative one is 0
     lengths = torch.tensor([300, 50, 200, 10, 4], dtype=torch.int32)  # the last two reach beyond the row: cut
     found = index_topk(logits, lengths, 20, row_starts=starts, implementation=implementation)
     for t in range(5):
-        row = logits[t, starts[t] : starts[t] + lengths[t]]
+        first = max(int(starts[t]), 0)
+        row = logits[t, first : first + lengths[t]]
         assert found[t].tolist() == by_python(row.tolist(), 20)
 
 

@@ -102,6 +102,23 @@ def test_compressed_columns_are_the_absolute_ones_moved_to_the_front() -> None:
             assert torch.isneginf(absolute[t, end[t] :]).all()
 
 
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_range_that_begins_before_the_keys_or_ends_behind_them_is_cut(compressed: bool) -> None:
+    chance = new(4)
+    q, k, weights = (
+        values("float16", 3, 8, 32, chance=chance),
+        values("float16", 40, 32, chance=chance),
+        torch.ones(3, 8),
+    )
+    start, end = torch.tensor([-5, -1, 30], dtype=torch.int32), torch.tensor([9, 99, 50], dtype=torch.int32)
+    cut = start.clamp(0), end.clamp(max=40)
+    for implementation in ("reference", "triton"):
+        found = index_logits(q, k, weights, start, end, compressed=compressed, implementation=implementation)
+        assert torch.equal(
+            found, index_logits(q, k, weights, *cut, compressed=compressed, implementation=implementation)
+        )
+
+
 def test_columns_beyond_the_width_are_dropped() -> None:
     chance = new(0)
     q, k = values("float16", 2, 8, 32, chance=chance), values("float16", 300, 32, chance=chance)

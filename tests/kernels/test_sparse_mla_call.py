@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from attnfit.kernels import sparse_mla, sparse_mla_workspace
 from attnfit.kernels.mla import Device
 from attnfit.kernels.mla.configs import CAPABILITIES, VIRTUAL_BLOCKS, config_of
+from attnfit.kernels.mla.rows import pack
 from attnfit.kernels.mla.workspace import splits_of
 
 WAYS = ["latent", "virtual_blocks"]
@@ -94,6 +95,10 @@ REFUSED = {
     "multiple of four bytes": {"kv": torch.zeros(R, 657, dtype=torch.uint8)[:, 1:]},
     "d_v must be 512": {"d_v": 544},
     "must be contiguous": {"kv": torch.zeros(576, R).half().T},
+    "scale is a number": {"scale": torch.tensor(0.1)},
+    "e4m3 codes": {"kv": torch.zeros(R, 656, dtype=torch.float8_e5m2)},
+    "different devices": {"workspace": torch.empty(10, device="meta"), "implementation": "latent"},
+    "contiguous and begin": {"workspace": torch.empty(9_999_999)[::2], "implementation": "latent"},
     "must be int32": {"indices": torch.zeros(T, K, dtype=torch.int64)},
     "as many": {"indices": torch.zeros(T + 1, K, dtype=torch.int32)},
     "between 1 and 4096": {"indices": torch.zeros(T, 4097, dtype=torch.int32)},
@@ -109,6 +114,42 @@ def test_what_does_not_fit_is_refused_in_one_sentence(message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message) as raised:
         call(**REFUSED[message])
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "reference"])
+def test_counts_that_do_not_lie_side_by_side_are_read_where_they_lie(way: str) -> None:
+    counts = torch.tensor([5, 9, 300, 9, 17, 9], dtype=torch.int32)
+    plain, plain_lse = call(implementation=way, valid=counts[::2].contiguous())
+    for valid in (counts[::2], torch.tensor([5], dtype=torch.int32).expand(T)):
+        out, lse = call(implementation=way, valid=valid)
+        assert torch.equal(out[0], plain[0])
+        assert torch.equal(lse[0], plain_lse[0])
+    out, _ = call(implementation=way, valid=counts[::2])
+    assert torch.equal(out, plain)
+
+
+@pytest.mark.parametrize("large", [1e5, 3e6])
+def test_a_bfloat16_query_keeps_its_small_values_beside_a_large_one_that_meets_nothing(large: float) -> None:
+    chance = torch.Generator().manual_seed(3)
+    rows = torch.randn(R, 576, generator=chance)
+    rows[:, 0] = 0
+    q = torch.randn(T, H, 576, generator=chance)
+    q[..., 0] = large
+    found, lse = call(q=q.bfloat16(), kv=pack(rows), implementation="latent")
+    q[..., 0] = 0
+    plain, plain_lse = call(q=q.bfloat16(), kv=pack(rows), implementation="latent")
+    torch.testing.assert_close(lse, plain_lse, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(found, plain, rtol=2**-7, atol=2**-9)
+
+
+def test_no_heads_and_no_cuda_are_no_crash() -> None:
+    out, lse = call(q=torch.zeros(T, 0, 576).half(), implementation="latent")
+    assert (out.shape, lse.shape) == ((T, 0, 512), (T, 0))
+    with pytest.raises(ValueError, match="at least 1"):
+        sparse_mla_workspace(1, 0, 2048, packed=False, device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA device"):
+            sparse_mla_workspace(1, 16, 2048, packed=False, device="cuda")
 
 
 def test_a_gpu_without_a_configuration_is_refused_with_those_that_have_one() -> None:

@@ -220,6 +220,8 @@ def _blocks(heads: int, dim: int) -> tuple[int, int]:
 
 def _rows(rows: int, width: int, out: torch.Tensor | None, device: torch.device) -> torch.Tensor:
     """fp32 [rows, width] to write into. Raises ValueError or TypeError if `out` is not that."""
+    if width < 0:
+        raise ValueError(f"an answer cannot have {width} columns")
     if out is None:
         stride = triton.cdiv(width, ROW_ALIGNMENT) * ROW_ALIGNMENT
         return torch.empty(rows, stride, dtype=torch.float32, device=device)[:, :width]

@@ -82,7 +82,7 @@ def index_topk_reference(logits: torch.Tensor, starts: torch.Tensor, lengths: to
     """
     out.fill_(-1)
     for t in range(logits.shape[0]):
-        row = logits[t, int(starts[t]) :][: max(int(lengths[t]), 0)]
+        row = logits[t, max(int(starts[t]), 0) :][: max(int(lengths[t]), 0)]
         missing = torch.isnan(row)
         order = torch.sort(row.masked_fill(missing, float("-inf")), descending=True, stable=True).indices
         order = order[torch.sort(missing[order].to(torch.int8), stable=True).indices]  # numbers before NaN

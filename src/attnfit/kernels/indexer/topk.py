@@ -57,7 +57,7 @@ def index_topk_kernel(
     t = tl.program_id(0)
     start = 0
     if HAS_STARTS:
-        start = tl.load(STARTS + t)
+        start = tl.maximum(tl.load(STARTS + t), 0)
     length = tl.maximum(tl.minimum(tl.load(LENGTHS + t), columns - start), 0)
     row = LOGITS + t.to(tl.int64) * stride_lt + start
     out = OUT + t.to(tl.int64) * stride_ot
@@ -113,7 +113,8 @@ def index_topk(
     topk: how many.
     out: int32 [at least T, at least topk]: its first T rows are filled over their whole width, -1 where nothing is
         found, so that a buffer can be used again as it is. A new one is [T, topk].
-    row_starts: [T], int32: the first column of each row; default 0. Positions count from there.
+    row_starts: [T], int32: the first column of each row; default 0, and so are negative ones. Positions count from
+        there.
     implementation: "triton" or "reference"; by default the reference for CPU tensors.
 
     Ties: of equal logits (-0 equals 0) the lowest positions are taken. NaN is below every number, -inf included.

@@ -69,6 +69,8 @@ def sparse_mla(
     Raises TypeError for dtypes and ValueError for shapes, devices and capabilities that are not served.
     """
     _check(q, kv, indices, valid, d_v)
+    if isinstance(scale, torch.Tensor):
+        raise TypeError("scale is a number, not a tensor: reading one would wait for the GPU")
     chosen = checks.choose(implementation, q.device, IMPLEMENTATIONS)
     tokens, heads, _ = q.shape
     if out is None:
@@ -76,7 +78,8 @@ def sparse_mla(
     if lse is None:
         lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
     _check_result(out, lse, q, d_v)
-    if tokens == 0:
+    checks.on_one_device(q=q, workspace=workspace, out=out, lse=lse)
+    if lse.numel() == 0:
         return out, lse
     if chosen == "reference":
         found, found_lse = sparse_mla_reference(q, kv, indices, scale, d_v=d_v, valid=valid)
@@ -116,9 +119,13 @@ def sparse_mla_workspace(
     """
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is one of {', '.join(IMPLEMENTATIONS)}, not {implementation!r}")
+    if heads < 1 or topk < 1:
+        raise ValueError(f"heads and topk are at least 1, not {heads} and {topk}")
     if implementation == "reference":
         return 0
     if not isinstance(device, Device):
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise ValueError("no CUDA device here; give a Device(capability, num_sms)")
         device = device_of(torch.empty(0, device=device))
     head_blocks = triton.cdiv(heads, _config(implementation, device.capability, heads, packed).block_h)
     split = workspace_bytes(max_tokens, heads, head_blocks, topk, d_v, device.num_sms)
@@ -139,7 +146,7 @@ def _check(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, valid: torc
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(f"q must be float16 or bfloat16, not {q.dtype}")
     width = q.shape[-1]
-    if is_packed(kv):
+    if checks.is_codes(kv):
         if (d_v, width - d_v, kv.shape[-1]) != (PACKED_D_V, PACKED_D_R, PACKED_WIDTH):
             raise ValueError(
                 f"one-byte rows are fp8_ds_mla: {PACKED_WIDTH} bytes, d_v {PACKED_D_V}, d_r {PACKED_D_R}; "

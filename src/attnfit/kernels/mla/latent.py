@@ -43,12 +43,13 @@ def _scales(at, named, PACKED: tl.constexpr):
 def _in_half(q, PACKED: tl.constexpr):
     """q as it meets the group's codes, and a factor for each head, fp32 [BLOCK_H], that gives q back.
 
-    bfloat16 reaches beyond float16's range, but not relative to the largest power of two in a head's part of the group.
+    bfloat16 reaches beyond float16's range, but hardly so relative to the largest value in a head's part of the group,
+    which comes to lie between 2^14 and 2^15: what is 2^-39 of it is still there.
     """
     if PACKED and tl.bfloat16 == q.dtype:
         wide = q.to(tl.float32)
         unit = (tl.max(tl.abs(wide), 1).to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-        unit = tl.where(unit > 0, unit, 1.0)
+        unit = tl.where(unit > 7.888609052210118e-31, unit * 0.00006103515625, 1.0)  # 2^-100; 2^-14
         return (wide / unit[:, None]).to(tl.float16), unit
     else:
         return q, 1.0
@@ -102,6 +103,7 @@ def sparse_mla_latent_kernel(
     stride_row,  # of KV, in its elements
     block_gap,  # likewise, between the last row of a block and the next block
     stride_it,
+    stride_valid,
     stride_ot,
     stride_oh,
     stride_os,
@@ -150,7 +152,7 @@ def sparse_mla_latent_kernel(
     first = split * keys_per_split
     last = tl.minimum(first + keys_per_split, topk)
     if HAS_VALID:
-        last = tl.minimum(last, tl.load(VALID + token))
+        last = tl.minimum(last, tl.load(VALID + token * stride_valid))
     for start in range(first, last, BLOCK_N):
         key = start + tl.arange(0, BLOCK_N)
         row = tl.load(INDICES + token * stride_it + key, mask=key < last, other=-1)
@@ -246,6 +248,7 @@ def launch_latent(
         kv.stride(-2),
         gap,
         indices.stride(0),
+        valid.stride(0) if valid is not None else 0,
         goal.stride(0),
         goal.stride(1),
         goal.stride(2) if partials is not None else 0,

@@ -58,6 +58,8 @@ def carve(workspace: torch.Tensor | None, like: torch.Tensor, heads: int, splits
     if workspace is None:
         flat = torch.empty(numbers, dtype=torch.float32, device=like.device)
     else:
+        if not workspace.is_contiguous() or workspace.data_ptr() % 4:
+            raise ValueError("workspace must be contiguous and begin at a multiple of four bytes")
         flat = workspace.view(-1).view(torch.uint8)
         if flat.numel() < numbers * 4:
             raise ValueError(
