@@ -171,6 +171,24 @@ def test_another_triton_than_the_release_s_breaks_nothing_but_is_told(model: Pat
     assert "the release brings 3.8" in report.launch.hazards[0].text
 
 
+def test_an_unknown_triton_of_the_release_breaks_nothing_but_is_told(model: Path, tree: Path, child: Child) -> None:
+    (tree / "vllm-0.33.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.33.0\nRequires-Dist: torch\n")
+    child.rows = (row("does not compile", message="needs what this Triton lacks"),)
+    report = launch(model, tree, "--kv-cache-dtype", "fp8")
+    (fact,) = report.launch.kernels
+    assert (fact.same_triton, fact.brought, fact.breaks, fact.may_break) == (None, "", False, True)
+    assert report.verdict == "passes"
+    assert "which Triton the release brings is not known" in report.launch.hazards[0].text
+
+
+@pytest.mark.parametrize(("torch", "triton"), [("2.10", "3.6"), ("2.12", "3.7"), ("2.14", "3.8")])
+def test_the_triton_that_a_torch_brings(model: Path, tree: Path, child: Child, torch: str, triton: str) -> None:
+    metadata = f"Name: vllm\nVersion: 0.33.0\nRequires-Dist: torch=={torch}.0\n"
+    (tree / "vllm-0.33.0.dist-info" / "METADATA").write_text(metadata)
+    (fact,) = launch(model, tree, "--kv-cache-dtype", "fp8").launch.kernels
+    assert fact.brought == triton
+
+
 def test_an_autotuned_kernel_runs_while_one_configuration_fits(model: Path, tree: Path, child: Child) -> None:
     def tuned(index: int) -> Tuned:
         return Tuned(index=index, of=2, declared=2, meta={}, skips=("OutOfResources",))

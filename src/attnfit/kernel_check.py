@@ -24,12 +24,12 @@ from attnfit.inputs.kernel_rows import FITS, TOO_LARGE, Answer, Outcome
 from attnfit.plan import Render, ends_as
 
 #: torch's minor release -> Triton's, from the METADATA of torch's wheels (Requires-Dist: triton)
-BROUGHT = {"2.9": "3.5", "2.11": "3.6", "2.13": "3.7", "2.14": "3.8"}
+BROUGHT = {"2.9": "3.5", "2.10": "3.6", "2.11": "3.6", "2.12": "3.7", "2.13": "3.7", "2.14": "3.8"}
 MOST_MOVES, MOST_COMPILED = 60, 4  # changes that are looked at; of them, those whose kernels are compiled
 NOTE = "kernels: "  # how every note begins
 OFFLINE = ("ATTNFIT_OFFLINE", "HF_HUB_OFFLINE")
 #: the CUDA that torch's wheels on the package index are built for (torch/version.py)
-CUDA = {"2.9": 12, "2.11": 13, "2.13": 13, "2.14": 13}
+CUDA = {"2.9": 12, "2.10": 12, "2.11": 13, "2.12": 13, "2.13": 13, "2.14": 13}
 _TORCH = re.compile(r"^Requires-Dist: *torch *\(?==([0-9]+\.[0-9]+)", re.MULTILINE)
 _TORCH_OF_A_TREE = re.compile(r"^ *[\"']?torch==([0-9]+\.[0-9]+)", re.MULTILINE)
 

@@ -85,5 +85,10 @@ class KernelFact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def breaks(self) -> bool:
-        """The launch starts this kernel, and it cannot run."""
-        return self.verdict in ("does not fit", "does not compile") and self.same_triton is not False
+        """The launch starts this kernel, and it cannot run: so says the Triton that the release brings."""
+        return self.verdict in ("does not fit", "does not compile") and self.same_triton is True
+
+    @property
+    def may_break(self) -> bool:
+        """The launch starts this kernel, and under a Triton that is not known to be the release's it cannot run."""
+        return self.verdict in ("does not fit", "does not compile") and self.same_triton is not True
