@@ -303,8 +303,25 @@ def test_sglang_s_linear_attention_is_asked_as_far_as_it_runs_on_triton() -> Non
     assert "do not divide by 2 ranks" in ask.unknown
 
 
-def sglang_asks(config: dict[str, Any], answer: dict[str, Any]) -> list[Any]:
-    circumstances = Circumstances(model=Model(path="m", config=config), gpu=Gpu(name="a GPU"), argv=())
+def test_releases_without_a_choice_run_the_gated_delta_rule_on_triton() -> None:
+    older = {**SGLANG, "prefill": "fa3", "decode": "fa3", "linear_attn_backend_class": "GDNAttnBackend"}
+    (ask,) = sglang_asks(HYBRID, older)
+    assert (ask.about["kernel"], ask.about["steps"], ask.unknown) == ("gdn", ["prefill", "decode"], "")
+    unknown, ask = sglang_asks(HYBRID, older, SGLANG_USE_CUTEDSL_GDN_DECODE="1")
+    assert ask.about["steps"] == ["prefill"]
+    assert "SGLANG_USE_CUTEDSL_GDN_DECODE" in unknown.unknown
+
+
+@pytest.mark.parametrize(("kind", "why"), [("Mamba2AttnBackend", "Mamba2AttnBackend"), (None, "linear attention")])
+def test_linear_layers_of_which_nothing_is_told_are_unknown(kind: str | None, why: str) -> None:
+    (ask,) = sglang_asks(HYBRID, {**SGLANG, "prefill": "fa3", "decode": "fa3", "linear_attn_backend_class": kind})
+    assert why in ask.unknown
+
+
+def sglang_asks(config: dict[str, Any], answer: dict[str, Any], **variables: str) -> list[Any]:
+    circumstances = Circumstances(
+        model=Model(path="m", config=config), gpu=Gpu(name="a GPU"), argv=(), variables=variables
+    )
     return kernels.asks(circumstances, answer)  # type: ignore[arg-type]
 
 

@@ -26,7 +26,7 @@ from attnfit.plan import Render, ends_as
 #: torch's minor release -> Triton's, from the METADATA of torch's wheels (Requires-Dist: triton)
 BROUGHT = {"2.9": "3.5", "2.10": "3.6", "2.11": "3.6", "2.12": "3.7", "2.13": "3.7", "2.14": "3.8"}
 MOST_MOVES, MOST_COMPILED = 60, 4  # changes that are looked at; of them, those whose kernels are compiled
-NOTE = "kernels: "  # how every note begins
+NOTE, NONE = "kernels: ", "none of"  # how every note begins, and then where there is nothing to ask about
 OFFLINE = ("ATTNFIT_OFFLINE", "HF_HUB_OFFLINE")
 #: the CUDA that torch's wheels on the package index are built for (torch/version.py)
 CUDA = {"2.9": 12, "2.10": 12, "2.11": 13, "2.12": 13, "2.13": 13, "2.14": 13}
@@ -60,7 +60,7 @@ def foresee(
     for gpu, _ in request.gpus:
         asks = request.release.kernels(request.on(gpu), launch)
         if not asks:
-            launch.notes = (*launch.notes, f"kernels: none of {engine}'s own Triton kernels for attention start here")
+            launch.notes = (*launch.notes, f"kernels: {NONE} {engine}'s Triton kernels that are asked about start here")
             continue
         try:
             found += _of_gpu(engine, request, gpu, asks, launch, wanted, prefix)
@@ -82,7 +82,7 @@ def way_out(
             continue
         seen.add(ends_as(after))
         foresee(engine.name, changed, after, wanted, prefix=prefix)
-        asked = bool(after.kernels) or any("none of" in note for note in after.notes if note.startswith(NOTE))
+        asked = bool(after.kernels) or any(note.startswith(NOTE + NONE) for note in after.notes)
         if asked and not any(kernel.breaks for kernel in after.kernels):
             names = ", ".join(dict.fromkeys(name for each in after.layers if (name := each.selection.chosen)))
             return (Step(f"{move.text}; then {names}'s kernels run" if names else move.text, argv, move.gives_up),)

@@ -13,6 +13,7 @@ from attnfit.engines.sglang.answers import Answer
 
 ATTENTION, LINEAR = "triton", "triton linear attention"
 SSM_DTYPES = ("float32", "bfloat16", "float16")
+CUTEDSL = "SGLANG_USE_CUTEDSL_GDN_DECODE"
 
 
 class _Unknown(Exception):
@@ -35,8 +36,14 @@ def asks(circumstances: Circumstances, answer: Answer) -> list[KernelAsk]:
     if resolved.get("enable_dp_attention"):
         ranks //= int(resolved.get("dp_size") or 1)
     dtype = _dtype(resolved, text, config)
-    linear = answer.get("linear_attn") or {}
     found: list[KernelAsk] = []
+    linear: Mapping[str, Any] = {}
+    try:
+        linear = _linear_steps(answer, text, circumstances.variables)
+    except _Unknown as missing:
+        found.append(KernelAsk(LINEAR, {}, unknown=str(missing)))
+    if linear.get("decode") == "not known":
+        found.append(KernelAsk(LINEAR, {}, unknown=f"what its decode step runs on with {CUTEDSL} set"))
     for backend, which, build in ((ATTENTION, answer, _attention), (LINEAR, linear, _linear)):
         steps = [step for step in ("prefill", "decode") if which.get(step) == "triton"]
         if not steps:
@@ -52,6 +59,28 @@ def asks(circumstances: Circumstances, answer: Answer) -> list[KernelAsk]:
         inputs = f"{said}, {' and '.join(steps)} on Triton"
         found.append(KernelAsk(backend, {**about, "dtype": dtype, "steps": steps}, (inputs,)))
     return found
+
+
+def _linear_steps(answer: Answer, text: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Any]:
+    """What each step of the linear attention layers runs on; nothing of a model without any."""
+    told = answer.get("linear_attn")
+    if told:
+        return told
+    # until 0.5.9 nothing chooses: the backend of a gated delta rule calls the Triton kernels itself
+    # (srt/layers/attention/hybrid_linear_attn_backend.py:1040); a variable asks for CuTe DSL in a decode step, which
+    # is taken if its package is there (:845)
+    kind = answer.get("linear_attn_backend_class")
+    if kind == "GDNAttnBackend":
+        return {"prefill": "triton", "decode": "not known" if _cutedsl(variables) else "triton"}
+    if kind:
+        raise _Unknown(f"the kernels of {kind} are not asked about")
+    if any(text.get(name) for name in _HEADS):
+        raise _Unknown("what its linear attention layers run on")
+    return {}
+
+
+def _cutedsl(variables: Mapping[str, str]) -> bool:
+    return variables.get(CUTEDSL, "").lower() in ("true", "1", "yes", "y")  # srt/environ.py:122
 
 
 Built = tuple[dict[str, Any], str]
