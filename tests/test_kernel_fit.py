@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import msgspec
 import pytest
 
 from attnfit import gpus
-from attnfit.inputs import kernel_fit
+from attnfit.inputs import kernel_fit, scratch
 from attnfit.inputs.kernel_rows import Answer, Row
 from attnfit.kernels.fit import occupancy
 from attnfit.report import kernels as report
@@ -220,8 +224,6 @@ def test_a_spilling_kernel_that_fits_is_told() -> None:
 
 
 def test_check_pays_nothing_for_it() -> None:
-    import subprocess
-
     code = "import sys, attnfit.cli; print([m for m in sys.modules if 'kernel' in m])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
@@ -273,3 +275,93 @@ def test_tensor_memory_holds_blocks_back_and_registers_bound_a_block() -> None:
     assert (found.blocks, found.limited_by) == (2, ("tensor memory",))
     assert [occupancy.most_threads(registers) for registers in (32, 64, 65, 128, 255)] == [1024, 1024, 896, 512, 256]
     assert occupancy.estimate("13.0", 128, 32, 0) is None
+
+
+SLOW = """#!{python}
+import json, os, pathlib, subprocess, sys, time
+from attnfit.kernels.fit.lifeline import Lifeline, follow
+job = json.loads(sys.stdin.read())
+lifeline, me = Lifeline(job), os.getpid()
+if (worker := os.fork()) == 0:
+    follow(me)
+    time.sleep(60)
+compiler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+(pathlib.Path(job["scratch"]) / "half").write_text("")
+pathlib.Path({pids!r} + ".part").write_text(f"{{me}} {{worker}} {{compiler.pid}}")
+os.rename({pids!r} + ".part", {pids!r})
+while not lifeline.cut():
+    time.sleep(0.05)
+lifeline.end()
+"""
+
+
+def eventually(true: Callable[[], bool], seconds: float = 20) -> bool:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.02)
+    return true()
+
+
+def running(pid: int) -> bool:
+    """Whether it runs; one that nobody has waited for yet does not."""
+    try:
+        said = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return Path(f"/proc/{pid}").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    return bool(said.stdout.strip()) and not said.stdout.startswith("Z")
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["directly", "through a script"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_the_ask_ends_all_that_it_started(tmp_path: Path, number: signal.Signals, between: bool) -> None:
+    program, pids, temporary = tmp_path / "python", tmp_path / "pids", tmp_path / "tmp"
+    temporary.mkdir()
+    program.write_text(SLOW.format(python=sys.executable, pids=str(pids)))
+    program.chmod(0o755)
+    if between:
+        script = tmp_path / "script"
+        script.write_text(f'#!/bin/sh\n{program} "$@"\nexit $?\n')
+        script.chmod(0o755)
+        program = script
+    asking = subprocess.Popen(
+        [sys.executable, "-m", "attnfit", "kernels", "fit", "--cc", "9.0", "--python", str(program)],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.DEVNULL,
+    )
+    assert eventually(pids.exists)
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 3
+    assert all(running(pid) for pid in started)
+    assert [folder.name.startswith(scratch.PREFIX) for folder in temporary.iterdir()] == [True]
+    asking.send_signal(number)
+    assert asking.wait(20) == (130 if number == signal.SIGINT else -number)
+    assert eventually(lambda: not any(running(pid) for pid in started), 5)
+    assert eventually(lambda: list(temporary.iterdir()) == [], 5)
+
+
+def test_folders_of_the_dead_are_swept_and_those_of_the_living_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead, fresh, other = (tmp_path / name for name in (f"{scratch.PREFIX}a", f"{scratch.PREFIX}b", "other"))
+    for folder in (dead, fresh, other):
+        folder.mkdir()
+    with scratch.scratch() as living:
+        for folder in (dead, other, Path(living)):
+            os.utime(folder, (0, 0))
+        with scratch.scratch():
+            assert not dead.exists()
+            assert {fresh, other, Path(living)} <= set(tmp_path.iterdir())
+    assert set(tmp_path.iterdir()) == {fresh, other}
+
+
+def test_a_signal_that_is_ignored_or_handled_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with scratch.unwinding():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -5,8 +5,10 @@ Everything runs in the machine's own child process, without TRITON_INTERPRET.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -262,3 +264,36 @@ def test_turing_is_refused_by_what_the_kernels_need_there(kept: Path) -> None:
     assert row.shared is not None
     assert row.shared > row.limit == 65536
     assert row.note == "no configuration for 7.5; tried with that of 8.6"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_compilers_and_folders_go_with_the_one_who_asked(tmp_path: Path, number: signal.Signals) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    code = (
+        "from attnfit.inputs import kernel_fit\n"
+        "kernel_fit.ask(['8.6', '9.0'], module='fit_cases', about={'cases': ['slow']}, cache=False)\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    asking = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
+    )
+
+    def started() -> list[Path]:
+        """Processes whose temporary folder is below ours: the child, one for each capability, their compilers."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"TMPDIR={temporary}/attnfit-kernels-".encode() in (process / "environ").read_bytes():
+                    found.append(process)
+        return found
+
+    until = time.monotonic() + 60
+    while len(started()) < 4 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert len(started()) >= 4, "with one CPU, one compiler at a time"
+    asking.send_signal(number)
+    assert asking.wait(20) == -number
+    time.sleep(1)
+    assert started() == []
+    assert list(temporary.iterdir()) == []

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from attnfit import gpus
 from attnfit.core import Capability
 from attnfit.errors import AttnfitError, UnknownAnswer, UsageError
 from attnfit.inputs.kernel_rows import Answer
+from attnfit.inputs.scratch import scratch, unwinding
 from attnfit.witness.cache import cache_dir
 
 CHILD = Path(gpus.__file__).parent.parent / "kernels" / "fit" / "__main__.py"
@@ -82,18 +82,19 @@ def ask(
     if cache:
         job["cache"] = str(cache_dir() / "kernel-fit")
     python = chosen_python(python)
-    with tempfile.TemporaryDirectory(prefix="attnfit-kernels-", ignore_cleanup_errors=True) as scratch:
-        answer = {**_talk(python, job, progress, scratch), "python": python}
+    with unwinding(), scratch() as folder:
+        answer = {**_talk(python, job, progress, folder), "python": python}
     try:
         return msgspec.convert(answer, Answer, strict=False)
     except msgspec.ValidationError as error:
         raise AttnfitError(f"the answer of {CHILD.name} is not understood ({error}); report this") from error
 
 
-def _talk(python: str, job: dict[str, Any], progress: Progress | None, scratch: str) -> dict[str, Any]:
-    """Starts the child, gives it the job, hears it out. What it and its own children leave behind is in `scratch`."""
+def _talk(python: str, job: dict[str, Any], progress: Progress | None, folder: str) -> dict[str, Any]:
+    """Starts the child, gives it the job, hears it out. What it and its own children leave behind is in `folder`."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment.update(TMPDIR=scratch, TRITON_HOME=scratch, TRITON_CACHE_DIR=scratch)
+    environment.update(TMPDIR=folder, TRITON_HOME=folder, TRITON_CACHE_DIR=folder)
+    reading, writing = os.pipe()  # the child sees its end when we are gone (kernels/fit/lifeline.py)
     try:
         child = subprocess.Popen(
             [python, str(CHILD)],
@@ -101,10 +102,14 @@ def _talk(python: str, job: dict[str, Any], progress: Progress | None, scratch: 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
+            pass_fds=(reading,),
             start_new_session=True,
         )
     except OSError as error:
+        os.close(writing)
         raise UsageError(f"{python} cannot be started ({error.strerror}); give the path of a Python") from error
+    finally:
+        os.close(reading)
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
@@ -117,7 +122,7 @@ def _talk(python: str, job: dict[str, Any], progress: Progress | None, scratch: 
         listener = Thread(target=lambda: said.extend(line for line in stderr if line.strip()), daemon=True)
         listener.start()
         with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(json.dumps(job).encode())
+            child.stdin.write(json.dumps({**job, "lifeline": reading, "scratch": folder}).encode())
             child.stdin.close()
         for line in child.stdout:
             last = _message(line)
@@ -130,6 +135,7 @@ def _talk(python: str, job: dict[str, Any], progress: Progress | None, scratch: 
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        os.close(writing)
     return _checked(last, python, child.returncode, said)
 
 

@@ -49,9 +49,12 @@ def main() -> int:
         return 0
     try:
         job = json.loads(sys.stdin.read())
+        from attnfit.kernels.fit.lifeline import Lifeline
+
+        lifeline = Lifeline(job)
         from attnfit.kernels.fit.service import answer
 
-        say(answer(job, lambda done, of: say({"progress": [done, of]})))
+        say(answer(job, lambda done, of: say({"progress": [done, of]}), lifeline))
     except (ValueError, KeyError, ImportError) as raised:
         say({"error": {"kind": type(raised).__name__, "message": str(raised)}})
     return 0

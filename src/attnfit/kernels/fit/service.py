@@ -22,6 +22,7 @@ import triton
 
 from attnfit.kernels.fit import torch_cuda
 from attnfit.kernels.fit.driver import NoGpuDriver, active, parse
+from attnfit.kernels.fit.lifeline import Lifeline, follow
 from attnfit.kernels.fit.recorder import recording
 from attnfit.kernels.fit.records import Case, Launch, Unknown
 from attnfit.kernels.fit.workers import SECONDS, Progress, Tokens, compiled, cpus
@@ -31,7 +32,7 @@ OLDEST = (3, 5)
 Say = Callable[[dict[str, Any]], None]
 
 
-def answer(job: dict[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+def answer(job: dict[str, Any], progress: Progress | None = None, lifeline: Lifeline | None = None) -> dict[str, Any]:
     """`job`: capabilities ["12.0", ...]; limits {"12.0": bytes of shared memory a block may have}; module, its
     cases(ask, capability) yields `Case`s; ask: what the module wants to know; and optionally properties
     {"12.0": {"multiprocessor_count": ...}}, cache (a folder), jobs (processes), seconds (for one kernel), wanted (a
@@ -57,7 +58,7 @@ def answer(job: dict[str, Any], progress: Progress | None = None) -> dict[str, A
         rows.extend(message.get("rows", ()))
         failures.extend(message.get("failures", ()))
 
-    for capability, died in _forked(capabilities, lambda c, say: _one(job, c, tokens, say), heard):
+    for capability, died in _forked(capabilities, lambda c, say: _one(job, c, tokens, say), heard, lifeline):
         tokens.give()  # it may have died with some; one more than there were does no harm
         message = f"the process for {capability} {died}"
         failures.append({"case": "", "capability": capability, "exception": "", "message": message})
@@ -127,12 +128,18 @@ def _failure(case: str, capability: str, raised: Exception) -> dict[str, Any]:
 
 
 def _forked(
-    names: Iterable[str], work: Callable[[str, Say], None], heard: Callable[[str, dict[str, Any]], None]
+    names: Iterable[str],
+    work: Callable[[str, Say], None],
+    heard: Callable[[str, dict[str, Any]], None],
+    lifeline: Lifeline | None = None,
 ) -> Iterable[tuple[str, str]]:
     """Runs `work` for each name in a process of its own; what it says (a line each) is heard as it comes. Yields the
     names of those that died, and how."""
     pipes: dict[int, tuple[str, int, bytearray]] = {}
+    asker = os.getpid()
     with selectors.DefaultSelector() as selector:
+        if lifeline is not None and lifeline.fd is not None:
+            selector.register(lifeline.fd, selectors.EVENT_READ)
         for name in names:
             reading, writing = os.pipe()
             sys.stdout.flush()
@@ -141,6 +148,7 @@ def _forked(
             if pid == 0:
                 status = 1
                 try:
+                    follow(asker)
                     os.close(reading)
                     with os.fdopen(writing, "w", encoding="utf-8") as pipe:
                         work(name, lambda message, pipe=pipe: _line(pipe, message))  # type: ignore[misc]
@@ -155,6 +163,8 @@ def _forked(
             selector.register(reading, selectors.EVENT_READ)
         while pipes:
             for found, _ in selector.select():
+                if lifeline is not None and found.fd == lifeline.fd:
+                    lifeline.end()
                 name, pid, buffer = pipes[found.fd]
                 if data := os.read(found.fd, 1 << 16):
                     buffer += data

@@ -26,6 +26,7 @@ import triton
 from triton.compiler.compiler import make_backend
 
 from attnfit.kernels.fit.compiling import READER, outcome
+from attnfit.kernels.fit.lifeline import follow
 from attnfit.kernels.fit.records import REFUSED, UNKNOWN, Compiled, Launch, joined
 
 SECONDS = 300.0  # for one kernel; the slowest seen take some tens of seconds
@@ -190,10 +191,11 @@ def _start(k: str, launch: Launch, folder: Path, seconds: float) -> _Worker:
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid == 0:
         status = 1
         try:
+            follow(parent)
             os.close(reading)
             status = _work(launch, mine, log, writing)
         finally:
