@@ -19,7 +19,7 @@ import pytest
 from attnfit import gpus
 from attnfit.inputs import kernel_fit, scratch
 from attnfit.inputs.kernel_rows import Answer, Row
-from attnfit.kernels.fit import occupancy
+from attnfit.kernels.fit import kept, occupancy
 from attnfit.report import kernels as report
 from test_cli import Run, _at_the_root, attnfit, same_as_snapshot  # noqa: F401 (fixtures)
 
@@ -365,3 +365,46 @@ def test_a_signal_that_is_ignored_or_handled_stays_so() -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+KEPT = {
+    "verdict": "fits", "num_warps": 4, "num_stages": 3, "num_ctas": 1, "threads": 128, "shared": 16, "registers": 40,
+    "tensor_memory": None, "stack": 0, "spill_stores": 0, "spill_loads": 0, "seconds": 0.3,
+    "instructions": {"total": 90, "tensor": {}, "global_loads": {"LDG": 2}, "local": {}},
+    "occupancy": {"blocks": 12, "warps": 48, "most": 48, "limited_by": ["warps"]},
+}  # fmt: skip
+REFUSAL = {"verdict": "does not compile", "exception": "CompilationError", "message": "", "num_warps": None}
+
+
+@pytest.mark.parametrize("result", [KEPT, REFUSAL, {**KEPT, "instructions": None, "occupancy": None}])
+def test_a_result_that_was_kept_is_the_result(tmp_path: Path, result: dict[str, Any]) -> None:
+    kept.keep(tmp_path, "k", result)
+    assert kept.kept(tmp_path, "k") == result
+    assert [file.name for file in tmp_path.iterdir()] == ["k.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "5", "null", "[]", '"fits"', "{", "[" * 100_000, "\x00", '{"verdict":"fits"}', '{"verdict":[1]}',
+        '{"verdict":"unknown"}', '{"verdict":"does not compile"}',
+        *(json.dumps({**KEPT, **wrong}) for wrong in (
+            {"verdict": "fit"}, {"verdict": "does not fit"}, {"shared": "16"}, {"shared": -1}, {"shared": None},
+            {"registers": True}, {"message": 5}, {"seconds": "1"}, {"surprise": 1}, {"instructions": 5},
+            {"instructions": {"total": 90}}, {"occupancy": {"blocks": 12}}, {"occupancy": []},
+            {"occupancy": {**KEPT["occupancy"], "limited_by": "warps"}},  # type: ignore[dict-item]
+        )),
+    ],
+)  # fmt: skip
+def test_what_is_not_a_whole_result_was_not_kept(tmp_path: Path, content: str) -> None:
+    (tmp_path / "k.json").write_text(content)
+    assert kept.kept(tmp_path, "k") is None
+
+
+def test_a_full_disk_keeps_nothing_not_even_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(json, "dump", full)
+    kept.keep(tmp_path, "k", KEPT)
+    assert list(tmp_path.iterdir()) == []

@@ -26,6 +26,7 @@ import triton
 from triton.compiler.compiler import make_backend
 
 from attnfit.kernels.fit.compiling import READER, outcome
+from attnfit.kernels.fit.kept import keep, kept
 from attnfit.kernels.fit.lifeline import follow
 from attnfit.kernels.fit.records import REFUSED, UNKNOWN, Compiled, Launch, joined
 
@@ -50,7 +51,7 @@ def compiled(
     launches = list(launches)
     keys = [key(launch) for launch in launches]
     wanted = {k: launch for k, launch in zip(keys, launches, strict=True) if launch.refusal is None}
-    results = {k: kept for k in wanted if (kept := _kept(cache, k)) is not None}
+    results = {k: found for k in wanted if (found := kept(cache, k)) is not None}
     todo = {k: launch for k, launch in wanted.items() if k not in results}
     done = len(results)
     if todo:
@@ -59,7 +60,7 @@ def compiled(
         for k, result in _each(todo, Path(folder), tokens or Tokens(jobs or cpus()), seconds):
             results[k] = result
             done += 1
-            _keep(cache, k, result)
+            keep(cache, k, result)
             if progress:
                 progress(done, len(wanted))
     return [
@@ -246,24 +247,3 @@ def _end(worker: _Worker, seconds: float) -> dict[str, Any]:
     else:
         how = f"the compiler ended its process (status {os.waitstatus_to_exitcode(status)})"
     return {"verdict": UNKNOWN, "exception": "", "message": f"{how}{': ' + tail.strip()[:300] if tail else ''}"}
-
-
-def _kept(cache: Path | None, k: str) -> dict[str, Any] | None:
-    if cache is None or not k:
-        return None
-    try:
-        found: dict[str, Any] = json.loads((cache / f"{k}.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if "verdict" in found else None
-
-
-def _keep(cache: Path | None, k: str, result: dict[str, Any]) -> None:
-    """All or nothing; what is unknown is asked again, and a cache that cannot be written is no failure."""
-    if cache is None or result["verdict"] == UNKNOWN:
-        return
-    with contextlib.suppress(OSError):
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=cache, suffix=".part", delete=False) as file:
-            json.dump(result, file)
-        os.replace(file.name, cache / f"{k}.json")
