@@ -142,6 +142,28 @@ def test_a_bfloat16_query_keeps_its_small_values_beside_a_large_one_that_meets_n
     torch.testing.assert_close(found, plain, rtol=2**-7, atol=2**-9)
 
 
+@pytest.mark.parametrize("paged", [False, True])
+def test_rows_beyond_two_thousand_million_elements_are_found(paged: bool) -> None:
+    memory = torch.empty(4_000_000, 576, dtype=torch.float16)  # reserved, not touched: 2^31 elements are 3.7 M rows
+    far = torch.tensor([[3_999_999, 3_800_000, 3_999_990]], dtype=torch.int32).expand(T, -1).contiguous()
+    near = torch.arange(3, dtype=torch.int32).expand(T, -1).contiguous()
+    rows = torch.randn(3, 576, generator=torch.Generator().manual_seed(5)).half()
+    kv = memory.view(40_000, 100, 576)[:, :50] if paged else memory  # of each 100 rows, a block has the first 50
+    if paged:
+        far = (
+            torch.tensor([[39_999 * 50 + 49, 38_000 * 50, 39_990 * 50 + 7]], dtype=torch.int32)
+            .expand(T, -1)
+            .contiguous()
+        )
+        kv[far[0].long() // 50, far[0].long() % 50] = rows
+    else:
+        kv[far[0].long()] = rows
+    out, lse = call(kv=kv, indices=far, implementation="latent")
+    plain, plain_lse = call(kv=rows, indices=near, implementation="latent")
+    assert torch.equal(out, plain)
+    assert torch.equal(lse, plain_lse)
+
+
 def test_no_heads_and_no_cuda_are_no_crash() -> None:
     out, lse = call(q=torch.zeros(T, 0, 576).half(), implementation="latent")
     assert (out.shape, lse.shape) == ((T, 0, 512), (T, 0))
