@@ -16,7 +16,7 @@ from attnfit.engines import Circumstances
 from attnfit.engines.sglang import kernels
 from attnfit.errors import UnknownAnswer
 from attnfit.inputs import kernel_fit
-from attnfit.inputs.kernel_rows import Answer, Row, Tuned
+from attnfit.inputs.kernel_rows import Answer, Failure, Row, Tuned
 from attnfit.kernel_check import Wanted
 from test_cli import Run, _at_the_root, attnfit  # noqa: F401 (fixtures)
 
@@ -81,6 +81,7 @@ class Child:
         self.rows: tuple[Row, ...] = (row(),)
         self.triton = "3.8.0"
         self.fails = ""
+        self.failures: tuple[Failure, ...] = ()
         monkeypatch.setattr(kernel_fit, "ask", self.ask)
 
     def ask(self, capabilities: list[str], **job: Any) -> Answer:
@@ -88,7 +89,7 @@ class Child:
         if self.fails:
             raise UnknownAnswer(self.fails)
         rows = self.rows if job["about"].get("kv_cache_dtype") != "auto" or not self.asked[1:] else (row(),)
-        return Answer(triton=self.triton, torch="2.14.0", rows=rows, failures=(), seconds=0.1)
+        return Answer(triton=self.triton, torch="2.14.0", rows=rows, failures=self.failures, seconds=0.1)
 
 
 @pytest.fixture
@@ -206,6 +207,16 @@ def test_what_cannot_be_asked_is_a_note_and_no_verdict(model: Path, tree: Path, 
     report = launch(model, tree, "--kv-cache-dtype", "fp8")
     assert report.verdict == "passes"
     assert any(note.startswith("kernels: not known") and "no torch" in note for note in report.launch.notes)
+
+
+def test_what_fails_in_several_cases_for_one_reason_is_told_once(model: Path, tree: Path, child: Child) -> None:
+    reasons = [("prefill", "no such scale"), ("decode", "no such scale"), ("both", "no such row")]
+    child.failures = tuple(Failure(case=case, capability="12.0", message=why) for case, why in reasons)
+    notes = [note for note in launch(model, tree).launch.notes if "no such" in note]
+    assert [note.partition(" on ")[0] for note in notes] == [
+        "kernels: TRITON_MLA, prefill and decode",
+        "kernels: TRITON_MLA, both",
+    ]
 
 
 def test_sources_of_another_release_are_not_taken(model: Path, tree: Path, child: Child) -> None:

@@ -125,10 +125,12 @@ def _of_gpu(
             properties={str(gpu.capability): {"multiprocessor_count": sms}} if sms else {},
         )
         launch.kernels = (*launch.kernels, *facts(ask, answer, gpu, torch, source.origin))
-        for failure in answer.failures:
-            case = f", {failure.case}" if failure.case else ""
-            said = f"kernels: {ask.backend}{case} on {gpu.name}: unknown: {failure.message}"
-            launch.notes = (*launch.notes, said)
+        for message in dict.fromkeys(failure.message for failure in answer.failures):
+            cases = dict.fromkeys(each.case for each in answer.failures if each.case and each.message == message)
+            of = f"{ask.backend}, {' and '.join(cases)}" if cases else ask.backend
+            said = f"kernels: {of} on {gpu.name}: unknown: {message}"
+            if said not in launch.notes:
+                launch.notes = (*launch.notes, said)
         yield Asked(ask, answer)
 
 

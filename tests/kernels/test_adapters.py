@@ -178,6 +178,14 @@ def test_a_launch_s_variables_reach_the_engine_s_code(engine: Path) -> None:
     assert row.constexprs["ROWS"] == 16
 
 
+@pytest.mark.parametrize("scale", ["_q_scale_float", "_k_scale_float", "_v_scale_float", "_q_scale", "_v_scale"])
+def test_a_backend_may_read_any_scale_of_its_layer(engine: Path, scale: str) -> None:
+    backend = "v1/attention/backends/mla/triton_mla.py"
+    edit(engine, backend, "        launch(", f"        assert layer.{scale} == 1.0\n        launch(")
+    (row,) = ask(engine).rows
+    assert row.verdict == "fits"
+
+
 def test_a_kernel_that_needs_too_much_says_it_in_triton_s_words(engine: Path) -> None:
     edit(engine, "ops.py", "SIZE=size, ROWS=rows", "SIZE=1024, ROWS=128")
     (row,) = ask(engine).rows

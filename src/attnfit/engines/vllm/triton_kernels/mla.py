@@ -10,7 +10,7 @@ import torch
 from attnfit.kernels.fit.loading import told
 from attnfit.kernels.fit.records import Case
 
-from .release import Release
+from .release import Release, scales
 
 BACKEND = ("vllm.v1.attention.backends.mla.triton_mla",)
 REQUESTS = 4  # rows of a decode batch; the kernels are compiled for any number of them
@@ -27,7 +27,6 @@ def decode(release: Release) -> None:
     rank, rope, heads = ask["kv_lora_rank"], ask["qk_rope_head_dim"], ask["num_heads"]
     block_size, longest = ask["block_size"], ask["max_model_len"]
     blocks = -(-longest // block_size)
-    layer = SimpleNamespace(_q_scale=torch.ones(()), _k_scale=torch.ones(()), _v_scale=torch.ones(()))
     impl = SimpleNamespace(
         num_heads=heads,
         head_size=rank + rope,
@@ -50,5 +49,5 @@ def decode(release: Release) -> None:
     )
     cache = torch.empty(2, block_size, rank + rope, dtype=ask.cache_torch_dtype)
     backend.TritonMLAImpl.forward_mqa(
-        impl, torch.empty(REQUESTS, heads, rank + rope, dtype=ask.dtype), cache, step, layer
+        impl, torch.empty(REQUESTS, heads, rank + rope, dtype=ask.dtype), cache, step, scales()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -36,6 +37,13 @@ class Ask(dict[str, Any]):
         """The dtype of the cache's elements as a backend sees them."""
         name = self.cache_dtype
         return self.dtype if name == "auto" else FP8[name] if name in FP8 else DTYPES[name]
+
+
+def scales() -> SimpleNamespace:
+    """What a backend reads of an attention layer: its scales, as they are without calibration. Releases until 0.21
+    compare one of the floats before they launch; the kernels are compiled for tensors of any value."""
+    tensors = {f"_{of}_scale": torch.ones(()) for of in "qkv"}
+    return SimpleNamespace(**tensors, **{f"{name}_float": 1.0 for name in tensors})
 
 
 class Release:

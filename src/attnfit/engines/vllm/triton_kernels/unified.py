@@ -11,7 +11,7 @@ import torch
 from attnfit.kernels.fit.loading import told
 from attnfit.kernels.fit.records import Case
 
-from .release import Release
+from .release import Release, scales
 
 BACKEND = ("vllm.v1.attention.backends.triton_attn",)
 UTILS = ("vllm.v1.attention.backends.utils",)
@@ -48,7 +48,7 @@ class Layer:
             ask.get("softcap"),
             sinks=sinks,
         )
-        self.layer = SimpleNamespace(_q_scale=torch.ones(()), _k_scale=torch.ones(()), _v_scale=torch.ones(()))
+        self.layer = scales()
         self.cache = self._cache()
         self.builder = self._builder(release)
 
