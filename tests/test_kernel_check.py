@@ -257,6 +257,45 @@ def test_text_and_json_say_what_was_found(
     assert all(f"`{key}`" in documented for key in answer["launch"]["kernels"][0])
 
 
+def quietly(attnfit: Run, model: Path, tree: Path, *flags: str) -> tuple[int, str, str]:  # noqa: F811
+    words = ("check", "--quiet", "--gpu", "rtx-pro-6000-server", "-n", "1", "--engine", "vllm==0.33.0")
+    launched = ("--", "vllm", "serve", str(model), "--kv-cache-dtype", "fp8")
+    return attnfit(*words, "--kernels-from", str(tree), *flags, *launched)
+
+
+def test_what_another_triton_foresees_is_in_the_verdict_and_counts_if_strict(
+    attnfit: Run,  # noqa: F811
+    model: Path,
+    tree: Path,
+    child: Child,
+) -> None:
+    child.rows, child.triton = (row("does not fit", 102400),), "3.9.0"
+    code, out, _ = quietly(attnfit, model, tree)
+    assert (code, out.startswith("passes: "), out.endswith("; a kernel may not run\n")) == (0, True, True)
+    assert quietly(attnfit, model, tree, "--strict")[0] == 1
+    (note,) = (note for note in launch(model, tree, "--kv-cache-dtype", "fp8").launch.notes if "pip install" in note)
+    assert note.startswith("kernels: ")
+    assert "python -m pip install 'triton==3.8.*'" in note
+    child.triton = "3.8.0"
+    assert quietly(attnfit, model, tree)[1].startswith("breaks: ")
+    child.rows = (row(),)
+    assert "kernel" not in quietly(attnfit, model, tree)[1]
+
+
+def test_a_short_answer_says_that_the_kernels_were_not_asked(
+    attnfit: Run,  # noqa: F811
+    model: Path,
+    tree: Path,
+    child: Child,
+) -> None:
+    child.fails = "this python has no torch"
+    code, out, err = quietly(attnfit, model, tree)
+    assert (code, out.startswith("passes: ")) == (0, True)
+    assert out.endswith("; whether its kernels run is not known\n")
+    assert err.startswith("kernels: not known whether they run on ")
+    assert err.endswith(": this python has no torch\n")
+
+
 def test_kernels_fit_tells_only_of_the_kernels(attnfit: Run, model: Path, tree: Path, child: Child) -> None:  # noqa: F811
     words = ("kernels", "fit", "--engine", "vllm==0.33.0", "--source", str(tree), "--cc", "12.0")
     code, out, _ = attnfit(*words, str(model))
@@ -268,6 +307,81 @@ def test_kernels_fit_tells_only_of_the_kernels(attnfit: Run, model: Path, tree: 
     code, _, err = attnfit("kernels", "fit", "--source", str(tree))
     assert code == 2
     assert "MODEL" in err
+
+
+def fit_words(tree: Path, model: Path) -> tuple[str, ...]:
+    return ("kernels", "fit", "--engine", "vllm==0.33.0", "--source", str(tree), "--cc", "12.0", str(model))
+
+
+@pytest.mark.parametrize(
+    ("torch", "verdict", "said"),
+    [
+        ("torch==2.14.0", "does not fit", ""),
+        ("torch==2.13.0", "unknown", "pip install 'triton==3.7.*' there"),
+        ("torch", "unknown", "one that is not known; ask under the engine's own Python (--python)"),
+    ],
+)
+def test_what_another_triton_refuses_is_not_known_of_the_engine_s_kernels(
+    attnfit: Run,  # noqa: F811
+    model: Path,
+    tree: Path,
+    child: Child,
+    torch: str,
+    verdict: str,
+    said: str,
+) -> None:
+    (tree / "vllm-0.33.0.dist-info" / "METADATA").write_text(f"Name: vllm\nVersion: 0.33.0\nRequires-Dist: {torch}\n")
+    child.rows = (row("does not fit", 102400),)
+    code, out, _ = attnfit(*fit_words(tree, model))
+    first = out.splitlines()[0]
+    assert (code, first.partition(":")[0]) == (1 if not said else 3, verdict)
+    assert said in first
+    assert "stage1 does not fit with Triton 3.8.0" in first or not said
+    child.asked.clear()
+    code, out, _ = attnfit(*fit_words(tree, model), "--json")
+    assert json.loads(out)["verdict"] == verdict
+    assert json.loads(out)["exit_code"] == code
+
+
+def test_a_line_says_what_fits_what_is_left_out_and_why_the_compiler_refuses(
+    attnfit: Run,  # noqa: F811
+    model: Path,
+    tree: Path,
+    child: Child,
+) -> None:
+    def tuned(index: int) -> Tuned:
+        return Tuned(index=index, of=3, declared=3, meta={}, skips=("OutOfResources",))
+
+    child.rows = (row("does not fit", 131852, tuned=tuned(0)), row(tuned=tuned(1)), row(shared=99, tuned=tuned(2)))
+    _, out, _ = attnfit(*fit_words(tree, model))
+    assert "  fits         stage1 (decode): 63,488 of 101,376 bytes; 1 of 3" in out
+    assert "1 of 3 configurations are too large and left out" in " ".join(out.split())
+    child.asked.clear()
+    child.rows = (row("does not fit", 131852, tuned=tuned(0)), row("does not fit", 102400, tuned=tuned(1)))
+    _, out, _ = attnfit(*fit_words(tree, model))
+    assert out.startswith("does not fit: vllm 0.33.0: TRITON_MLA's stage1 needs 102,400 bytes")
+    child.asked.clear()
+    child.rows = (row("does not compile", exception="CompilationError", message="at 7:4:\n    x = y\nno such type"),)
+    _, out, _ = attnfit(*fit_words(tree, model))
+    assert "  does not compile stage1 (decode): CompilationError: no such type" in out.splitlines()
+
+
+def test_a_launch_that_starts_none_of_the_engine_s_kernels_has_nothing_to_ask(
+    attnfit: Run,  # noqa: F811
+    model: Path,
+    tree: Path,
+    child: Child,
+) -> None:
+    config = {**LATENT, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    (model / "config.json").write_text(
+        json.dumps({k: v for k, v in config.items() if "lora" not in k and "qk" not in k})
+    )
+    words = ["h100" if word == "12.0" else "--gpu" if word == "--cc" else word for word in fit_words(tree, model)]
+    code, out, _ = attnfit(*words)
+    assert (code, child.asked) == (0, [])
+    assert out == "nothing to ask: this launch starts none of vllm 0.33.0's own Triton kernels for attention\n"
+    code, out, _ = attnfit(*words, "--json")
+    assert (code, json.loads(out)["verdict"], json.loads(out)["exit_code"]) == (0, "nothing to ask", 0)
 
 
 def test_flash_linear_attention_is_asked_about_a_model(

@@ -65,9 +65,25 @@ def foresee(
         try:
             found += _of_gpu(engine, request, gpu, asks, launch, wanted, prefix)
         except UnknownAnswer as missing:
-            launch.notes = (*launch.notes, f"kernels: not known whether they run on {gpu.name}: {missing}")
+            _unknown(launch, f"not known whether they run on {gpu.name}: {missing}")
     launch.hazards = (*launch.hazards, *_hazards(launch.kernels))
+    launch.notes = (*launch.notes, *_other_triton(launch.kernels, found))
     return tuple(found)
+
+
+def _unknown(launch: Launch, why: str) -> None:
+    if why not in launch.kernels_unknown:
+        launch.kernels_unknown = (*launch.kernels_unknown, why)
+        launch.notes = (*launch.notes, NOTE + why)
+
+
+def _other_triton(kernels: Sequence[KernelFact], asked: Sequence[Asked]) -> Iterator[str]:
+    """Where a kernel cannot run with this Triton: how to ask with the one that the release brings."""
+    python = next((each.answer.python for each in asked if each.answer.python), "python")
+    for brought in dict.fromkeys(fact.brought for fact in kernels if fact.may_break and fact.brought):
+        yield (
+            f"{NOTE}the release brings Triton {brought}; to ask with it: {python} -m pip install 'triton=={brought}.*'"
+        )
 
 
 def way_out(
@@ -114,7 +130,7 @@ def _of_gpu(
     }
     for ask in asks:
         if ask.unknown:
-            launch.notes = (*launch.notes, f"kernels: {ask.backend} is not asked about: {ask.unknown}")
+            _unknown(launch, f"{ask.backend} is not asked about: {ask.unknown}")
             continue
         answer = kernel_fit.ask(
             [str(gpu.capability)],
@@ -128,9 +144,7 @@ def _of_gpu(
         for message in dict.fromkeys(failure.message for failure in answer.failures):
             cases = dict.fromkeys(each.case for each in answer.failures if each.case and each.message == message)
             of = f"{ask.backend}, {' and '.join(cases)}" if cases else ask.backend
-            said = f"kernels: {of} on {gpu.name}: unknown: {message}"
-            if said not in launch.notes:
-                launch.notes = (*launch.notes, said)
+            _unknown(launch, f"{of} on {gpu.name}: unknown: {message}")
         yield Asked(ask, answer)
 
 
@@ -179,7 +193,7 @@ def facts(ask: engines.KernelAsk, answer: Answer, gpu: Gpu, torch: str, origin: 
             case=row.case,
             verdict=outcome.verdict,
             message=message if outcome.verdict != FITS else "",
-            shared=max((each.shared for each in outcome.rows if each.shared is not None), default=None),
+            shared=outcome.shared,
             limit=row.limit,
             configurations=len(outcome.rows),
             left_out=_left_out(outcome),

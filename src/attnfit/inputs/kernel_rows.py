@@ -99,6 +99,17 @@ class Outcome(msgspec.Struct, frozen=True):
         fatal = next((row for row in failed if not row.skipped), None)
         return fatal or (failed[0] if failed and len(failed) == len(self.rows) else None)
 
+    @property
+    def shared(self) -> int | None:
+        """Bytes of shared memory: the most that a configuration takes which fits; where none does, the least."""
+        stopped = self.stopped_by
+        if stopped is not None and not stopped.skipped:
+            return stopped.shared
+        if stopped is not None:
+            wanted = (row.shared for row in self.rows if row.verdict == TOO_LARGE and row.shared is not None)
+            return min(wanted, default=None)
+        return max((row.shared for row in self.rows if row.verdict == FITS and row.shared is not None), default=None)
+
 
 class Failure(msgspec.Struct, frozen=True):
     """A case that could not be tried whole, and why."""
