@@ -67,7 +67,7 @@ _FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
 @click.option("--quiet", is_flag=True, help="Only the verdict line.")
 @click.option("--fix", is_flag=True, help="Only the command to run instead.")
 @click.option("--all", "every", is_flag=True, help="Also the reasons of backends not tried by themselves.")
-@click.option("--strict", is_flag=True, help="A launch that may break (memory) exits 1, not 0.")
+@click.option("--strict", is_flag=True, help="A launch that may break (memory, kernels) exits 1, not 0.")
 @click.option("--batch", metavar="FILE", help="One JSON object a line, answered one a line; - reads stdin.")
 @click.pass_context
 def check(ctx: click.Context, /, model: str | None, batch: str | None, **options: Any) -> None:
@@ -123,6 +123,8 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
 
         text = verdict_line(report) + "\n" if options["quiet"] else render(report, every=options["every"])
         _say(text, ctx.find_root().color)
+        if options["quiet"]:  # without a word a pass would seem to be one of the kernels too
+            _hint("".join(f"kernels: {why}\n" for why in report.launch.kernels_unknown[:1]))
     ctx.exit(1 if options["strict"] and report.exit_code == 0 and report.may_break else report.exit_code)
 
 
@@ -327,6 +329,13 @@ def _say(text: str, color: bool | None = None) -> None:
     from attnfit.report.plain import styled
 
     click.echo(styled(clean(text, sys.argv[1:])), nl=False, color=color)
+
+
+def _hint(text: str) -> None:
+    from attnfit.inputs.secrets import clean
+    from attnfit.report.plain import printable
+
+    click.echo(printable(clean(text, sys.argv[1:])), err=True, nl=False)
 
 
 def _fail(message: str, code: int) -> None:

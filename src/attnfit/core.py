@@ -154,6 +154,7 @@ class Launch(msgspec.Struct, kw_only=True):
     choices: tuple[Choice, ...] = ()  # asked only for a report
     hazards: tuple[Hazard, ...] = ()
     kernels: tuple[KernelFact, ...] = ()  # only where they were asked about
+    kernels_unknown: tuple[str, ...] = ()  # why one of them, or all, could not be asked about; `notes` have it too
     reply: dict[str, Any] = {}  # the answer in the engine's own words, for --batch and --json
 
 
@@ -182,8 +183,18 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def may_break(self) -> bool:
+        """It passes, and its memory, or a kernel under the Triton that the release brings, may not do."""
+        return self.may_run_out or self.kernel_may_break
+
+    @property
+    def may_run_out(self) -> bool:
         """It passes, and only the GPU can tell whether its memory does."""
         return self.verdict == "passes" and self.launch.fit is not None and self.launch.fit.verdict == "may break"
+
+    @property
+    def kernel_may_break(self) -> bool:
+        """It passes, and a kernel cannot run with a Triton that is not known to be the release's."""
+        return self.verdict == "passes" and any(kernel.may_break for kernel in self.launch.kernels)
 
     @property
     def exit_code(self) -> int:

@@ -52,10 +52,14 @@ def verdict_line(report: Report) -> str:
         names = resolved.names(report.launch) or ", ".join(name for name in chosen if name)
         on = f"on {names}" if names else ""
         sentence = f"{release} passes every gate we know{on and ', '}{on}"
-        if report.may_break:
+        if report.may_run_out:
             sentence = f"{release}{on and ' '}{on}; it may run out of memory"
         elif report.launch.fit is not None and report.launch.fit.files:
             sentence = f"{release}{on and ' '}{on}; but its weights may not load: {report.launch.fit.files}"
+        if report.kernel_may_break:
+            sentence += "; a kernel may not run"
+        elif report.launch.kernels_unknown:
+            sentence += "; whether its kernels run is not known"
     elif report.verdict == "breaks":
         why = report.launch.fit.why if report.launch.fit else ""
         broken = report.launch.fit is not None and report.launch.fit.files
