@@ -109,6 +109,34 @@ def test_the_child_is_told_the_catalogue_s_limits_and_nothing_interprets(
     assert (tmp_path / "interpret").read_text() == ""
 
 
+def test_an_engine_that_is_always_meant_does_not_stand_in_the_way(
+    attnfit: Run,  # noqa: F811
+    python: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ATTNFIT_ENGINE", "vllm==0.33.0")
+    assert attnfit("kernels", "fit", "--cc", "9.0", "--python", python(recorded("ours")))[0] == 0
+
+
+def test_a_python_that_is_too_old_is_told_which_is_needed(attnfit: Run, python: Any, tmp_path: Path) -> None:  # noqa: F811
+    needed = "and kernels are compiled under 3.11 or newer"
+    says_so = python({"error": {"kind": "python", "message": "3.8"}})
+    code, _, err = attnfit("kernels", "fit", "--cc", "9.0", "--python", says_so)
+    assert (code, f"is Python 3.8, {needed}" in err) == (2, True)
+    ancient = tmp_path / "ancient"
+    ancient.write_text('#!/bin/sh\nif [ "$1" = -c ]; then printf 2.7; else echo SyntaxError: invalid >&2; exit 1; fi\n')
+    ancient.chmod(0o755)
+    code, _, err = attnfit("kernels", "fit", "--cc", "9.0", "--python", str(ancient))
+    assert (code, f"is Python 2.7, {needed}" in err) == (2, True)
+
+
+def test_the_child_itself_says_that_its_python_is_too_old() -> None:
+    child = kernel_fit.CHILD.read_text("utf-8").replace("NEEDED = (3, 11)", "NEEDED = (3, 99)")
+    done = subprocess.run([sys.executable, "-c", child.replace("__file__", repr(str(kernel_fit.CHILD)))],
+                          input="{}", capture_output=True, text=True, check=True)  # fmt: skip
+    assert json.loads(done.stdout)["error"]["kind"] == "python"
+
+
 def test_gpus_of_one_capability_are_asked_once(attnfit: Run, python: Any, tmp_path: Path) -> None:  # noqa: F811
     attnfit("kernels", "fit", "--gpu", "rtx-5090,rtx-pro-6000x4,h100", "--python", python(recorded("ours")))
     assert json.loads((tmp_path / "job").read_text())["capabilities"] == ["12.0", "9.0"]
@@ -163,6 +191,7 @@ def test_a_child_that_cannot_answer_is_unknown_in_one_sentence(
         (["--cc", "13.0"], 2, "no GPU has compute capability 13.0; known: "),
         (["--gpu", "h100", "--cc", "9.0"], 2, "give one of them"),
         (["--json", "--quiet"], 2, "give one of them"),
+        (["--cc", "9.0", "--engine", "vllm==0.33.0"], 2, "give MODEL, or the launch command behind --"),
         (["--gpu", "rtx-5009"], 2, "did you mean"),
         (["--gpu", "mi300x"], 3, "has no CUDA compute capability"),
     ],

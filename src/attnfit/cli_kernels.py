@@ -54,6 +54,8 @@ def fit(
         return
     if options["source"]:
         raise UsageError("--source is the engine's of a launch; name a MODEL, or give the launch command behind --")
+    if options["engine"] and ctx.get_parameter_source("engine") is ParameterSource.COMMANDLINE and not options["fla"]:
+        raise UsageError("--engine asks about a launch's kernels; give MODEL, or the launch command behind --")
     wanted = _of_gpus(gpu) if gpu else list(dict.fromkeys(capabilities)) or list(kernel_fit.CAPABILITIES)
     answer = kernel_fit.ask(wanted, module=module, about=about, python=options["python"], progress=progress_on_stderr())
     if options["as_json"]:

@@ -32,6 +32,7 @@ FLA = "attnfit.kernels.fit.fla"
 LINEAR_SIZES = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")  # of a gated delta rule
 VARIABLE = "ATTNFIT_KERNELS_PYTHON"
 CAPABILITIES = ("8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")  # what our kernels are made for
+NEEDED = (3, 11)  # of the Python asked under
 Progress = Callable[[int, int], None]
 
 
@@ -151,6 +152,8 @@ def _checked(answer: dict[str, Any], python: str, status: int, said: list[bytes]
     """The answer, or what stands in its way as one sentence."""
     if "error" in answer:
         kind, message = answer["error"]["kind"], answer["error"]["message"]
+        if kind == "python":
+            raise _too_old(python, message)
         if kind == "missing":
             raise UnknownAnswer(
                 f"kernels are compiled with torch and Triton, and {python} has no {message}: pip install "
@@ -158,6 +161,27 @@ def _checked(answer: dict[str, Any], python: str, status: int, said: list[bytes]
             )
         raise UnknownAnswer(f"the kernels cannot be tried with {python}: {kind}: {message}")
     if "rows" not in answer:
+        if (version := _version(python)) is not None and version < NEEDED:
+            raise _too_old(python, ".".join(map(str, version)))
         tail = said[-1].decode("utf-8", "replace").strip()[:300] if said else f"status {status}"
         raise UnknownAnswer(f"the process that compiles ended without an answer ({python}): {tail}")
     return answer
+
+
+def _version(python: str) -> tuple[int, ...] | None:
+    """Of a Python that may be too old to read the child at all; None where it does not say."""
+    code = "import sys; sys.stdout.write('%d.%d' % sys.version_info[:2])"
+    try:
+        said = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20, check=False).stdout
+        major, _, minor = said.partition(".")
+        return int(major), int(minor)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def _too_old(python: str, version: str) -> UsageError:
+    needed = ".".join(map(str, NEEDED))
+    return UsageError(
+        f"{python} is Python {version}, and kernels are compiled under {needed} or newer; name one that has torch and "
+        f"Triton with --python or {VARIABLE}"
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+NEEDED = (3, 11)  # as attnfit itself; the asker says so of those that cannot read even this file
 
 
 def _make_importable() -> None:
@@ -36,13 +37,16 @@ def main() -> int:
     os.dup2(2, 1)  # from here on nothing but the answer reaches stdout
     sys.stdout = sys.stderr
     os.environ.pop("TRITON_INTERPRET", None)
-    if not __package__:
-        _make_importable()
 
     def say(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
+    if sys.version_info < NEEDED:
+        say({"error": {"kind": "python", "message": ".".join(str(part) for part in sys.version_info[:2])}})
+        return 0
+    if not __package__:
+        _make_importable()
     missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     if missing:
         say({"error": {"kind": "missing", "message": " and ".join(missing)}})
