@@ -14,6 +14,8 @@ from attnfit.api import check
 from attnfit.core import Gpu, Model, Report
 from attnfit.engines import Circumstances
 from attnfit.engines.sglang import kernels
+from attnfit.engines.vllm import kernels as vllm_kernels
+from attnfit.engines.vllm.launch.state import KvLayer
 from attnfit.errors import UnknownAnswer
 from attnfit.inputs import kernel_fit
 from attnfit.inputs.kernel_rows import Answer, Failure, Row, Tuned
@@ -132,6 +134,17 @@ def test_linear_attention_is_asked_with_the_heads_of_one_rank(model: Path, tree:
     assert asked["gdn"]["linear_num_value_heads"] == 16
     attention = asked["unified-attention"]
     assert (attention["num_heads"], attention["num_kv_heads"], attention["head_size"]) == (8, 1, 256)
+
+
+@pytest.mark.parametrize(
+    ("backend", "more"),
+    [("MAMBA2_ATTN", {"mamba_type": "MAMBA2"}), ("TRITON_ATTN", {"attn_type": "encoder_only"}), ("TREE_ATTN", {})],
+)
+def test_triton_kernels_that_no_adapter_launches_are_unknown(backend: str, more: dict[str, str]) -> None:
+    layer = KvLayer(layer_class="Attention", backend=backend, **more)
+    (ask,) = vllm_kernels._of(layer, None, None)  # type: ignore[arg-type]
+    assert (ask.backend, "are not asked about" in ask.unknown) == (backend, True)
+    assert not [*vllm_kernels._of(KvLayer(layer_class="Attention", backend="FLASH_ATTN"), None, None)]  # type: ignore[arg-type]
 
 
 def test_without_the_flag_nobody_is_asked(model: Path, child: Child) -> None:
@@ -415,6 +428,8 @@ def test_sglang_s_triton_backend_is_asked_with_one_rank_s_heads() -> None:
     wanted = {"kernel": "attention", "num_heads": 8, "num_kv_heads": 1, "head_size": 576, "v_head_size": 512,
               "latent": True, "steps": ["prefill", "decode"], "dtype": "bfloat16"}  # fmt: skip
     assert {name: ask.about[name] for name in wanted} == wanted
+    flag = {**SGLANG["resolved"], "triton_attention_num_kv_splits": 16}
+    assert sglang_asks(LATENT, {**SGLANG, "resolved": flag})[0].about["kv_splits"] == 16
     assert sglang_asks(LATENT, {**SGLANG, "prefill": "fa3", "decode": "fa3"}) == []
     assert sglang_asks(LATENT, {**SGLANG, "ok": False}) == []
 

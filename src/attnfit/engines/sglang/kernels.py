@@ -119,6 +119,7 @@ def _attention(
         sizes = {"num_kv_heads": kv_heads, "head_size": size, "v_head_size": size, "latent": False}
         said = f"{heads} query heads, {kv_heads} KV heads of {size}"
     about = {"kernel": "attention", "num_heads": heads, **sizes, "kv_cache_dtype": cache}
+    about["kv_splits"] = resolved.get("triton_attention_num_kv_splits")
     return {**about, "page_size": resolved.get("page_size") or 1}, f"{said}, {dtype}, KV cache {cache}"
 
 

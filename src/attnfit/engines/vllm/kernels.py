@@ -31,14 +31,17 @@ def asks(case: Case, launch: Launch) -> list[KernelAsk]:
 
 
 def _of(layer: KvLayer, walked: Walked, launch: Launch) -> Iterator[KernelAsk]:
-    cfg = walked.config
     try:
         if layer.backend == "TRITON_MLA":
             yield _latent(layer, walked)
         elif layer.backend == "TRITON_ATTN" and layer.attn_type == "decoder":
             yield _paged(layer, walked, _question(layer, launch))
         elif layer.mamba_type == "GDN_ATTN":
-            yield _delta(cfg)
+            yield _delta(walked.config)
+        elif layer.mamba_type is not None:
+            raise Unknown(f"the kernels of {layer.mamba_type} layers are not asked about")
+        elif "TRITON" in layer.backend or layer.backend == "TREE_ATTN":
+            raise Unknown(f"its kernels for {layer.attn_type.replace('_', '-')} layers are not asked about")
     except Unknown as missing:
         yield KernelAsk(layer.backend, {}, unknown=str(missing))
 

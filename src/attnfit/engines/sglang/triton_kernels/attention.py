@@ -19,7 +19,7 @@ from .release import DTYPES, Release
 
 FOLDERS = ("sglang.kernels.ops.attention", "sglang.srt.layers.attention.triton_ops")
 FP8 = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
-SPLITS = 8  # --triton-attention-num-kv-splits
+SPLITS = 8  # the default of --triton-attention-num-kv-splits; what merges them is compiled for their number
 ROWS = 1024  # of the cache; the kernels are compiled for any number of them
 
 
@@ -87,7 +87,7 @@ def extend(release: Release, requests: int, tokens: int) -> None:
 def decode(release: Release, requests: int) -> None:
     """One token for each request."""
     ask = release.ask
-    dtype, heads = ask.dtype(), ask["num_heads"]
+    dtype, heads, splits = ask.dtype(), ask["num_heads"], ask.get("kv_splits") or SPLITS
     k_buffer, v_buffer = _cache(release)
     known = {
         "q": torch.zeros(requests, heads, ask["head_size"], dtype=dtype),
@@ -96,10 +96,10 @@ def decode(release: Release, requests: int) -> None:
         "v_buffer": v_buffer,
         "kv_indptr": torch.arange(requests + 1, dtype=torch.int32),
         "kv_indices": torch.zeros(requests, dtype=torch.int64),
-        "attn_logits": torch.zeros(requests, heads, SPLITS, ask["v_head_size"], dtype=torch.float32),
-        "attn_lse": torch.zeros(requests, heads, SPLITS, dtype=torch.float32),
+        "attn_logits": torch.zeros(requests, heads, splits, ask["v_head_size"], dtype=torch.float32),
+        "attn_lse": torch.zeros(requests, heads, splits, dtype=torch.float32),
         "num_kv_splits": torch.ones(requests, dtype=torch.int32),
-        "max_kv_splits": SPLITS,
+        "max_kv_splits": splits,
         "sm_scale": 0.1,
         "k_scale": 1.0,
         "v_scale": 1.0,
