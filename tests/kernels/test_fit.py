@@ -20,6 +20,7 @@ import pytest
 
 from attnfit.inputs import kernel_fit
 from attnfit.inputs.kernel_rows import Answer, Row
+from attnfit.kernels.fit import cubin
 
 LIMITS = {
     "7.0": 98304,
@@ -298,3 +299,27 @@ def test_compilers_and_folders_go_with_the_one_who_asked(tmp_path: Path, number:
     time.sleep(1)
     assert started() == []
     assert list(temporary.iterdir()) == []
+
+
+def test_the_page_s_module_is_asked_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "kernel-fit.md").read_text("utf-8")
+    (tmp_path / "my_cases.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    (tmp_path / "my_kernels.py").write_text(
+        "import fit_cases\n"
+        "def decode_attention(q, rest):\n"
+        "    assert q.shape == (4, 16, 576)\n"
+        "    next(iter(fit_cases.cases({'cases': ['strided'], 'matmul': None}, '12.0'))).call()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parent), *sys.path]))
+    row = one(kernel_fit.ask(["12.0"], module="my_cases", about={"heads": 16}, cache=False))
+    assert (row.case, row.verdict) == ("decode", "fits")
+    (failure,) = kernel_fit.ask(["12.0"], module="my_cases", cache=False).failures
+    assert failure.message == "the number of heads is not given"
+
+
+@pytest.mark.parametrize(("capability", "own"), [("7.5", 2048), ("8.9", 2048), ("9.0", 1024), ("12.1", 1024)])
+def test_the_system_s_share_is_taken_off_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, capability: str, own: int
+) -> None:
+    monkeypatch.setattr(cubin, "_run", lambda *_: "REG:40 STACK:0 SHARED:2048 LOCAL:0")
+    assert cubin.resources(Path("a.cubin"), capability).static_shared == own

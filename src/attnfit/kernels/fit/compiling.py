@@ -50,7 +50,7 @@ def _read(kernel: Any, capability: str, limit: int, log: Path) -> dict[str, Any]
     """The figures, and what Triton's own loader says of them."""
     binary = cubin.written(kernel.asm["cubin"])
     try:
-        used = cubin.resources(binary)
+        used = cubin.resources(binary, capability)
         mix = _mix(binary)
     finally:
         binary.unlink()

@@ -16,8 +16,11 @@ from typing import Any
 
 import triton
 
+from attnfit.kernels.fit.driver import parse
+
 BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-_RESERVED = 1024  # bytes that cubins for 9.0 and newer set aside for the system, within SHARED of cuobjdump
+_RESERVED = 1024  # bytes within SHARED of cuobjdump that cubins for 9.0 and newer set aside for the system
+_RESERVING = 9  # major capability; seen on 7.0 to 12.1 with Triton 3.8 and 3.9, in kernels that use shared memory
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,16 @@ class Resources:
     static_shared: int
 
 
-def resources(path: Path) -> Resources:
-    """Of the one kernel in that cubin. Raises RuntimeError if cuobjdump does not say."""
+def resources(path: Path, capability: str) -> Resources:
+    """Of the one kernel in that cubin, compiled for "12.0". Raises RuntimeError if cuobjdump does not say."""
     said = _run("cuobjdump", "--dump-resource-usage", str(path))
     found = dict(re.findall(r"\b(REG|STACK|SHARED):(\d+)", said))
     if len(found) < 3:
         raise RuntimeError(f"cuobjdump did not say what the kernel uses: {said.strip()[:200]!r}")
     shared = int(found["SHARED"])
-    return Resources(int(found["REG"]), int(found["STACK"]), shared - _RESERVED if shared >= _RESERVED else shared)
+    if parse(capability)[0] >= _RESERVING and shared >= _RESERVED:
+        shared -= _RESERVED
+    return Resources(int(found["REG"]), int(found["STACK"]), shared)
 
 
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
