@@ -3,6 +3,7 @@ recurrent kernels for a decode step. The convolution before it is passed over: i
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from .release import Release
 
 KERNEL = "sglang.srt.layers.attention.linear.kernels.gdn_triton"  # since 0.5.10
 BACKEND = "sglang.srt.layers.attention.hybrid_linear_attn_backend"  # until 0.5.9
+HELD = ("layer_id", "conv_weights", "bias", "activation", "A_log", "dt_bias")  # by a layer, and passed until 0.5.8
 GATES = (
     "sglang.kernels.ops.attention.linear.fused_gdn_gating",
     "sglang.kernels.ops.attention.fla.fused_gdn_gating",
@@ -160,13 +162,29 @@ class OlderLayer(Shapes):
         )
         backend = self._backend(torch.arange(0, rows + 1, tokens, dtype=torch.int32))
         gates = self.new(2, rows, self.values)
-        self.kind.forward_extend(backend, self.layer, batch, mixed_qkv=self.mixed(rows), a=gates[0], b=gates[1])
+        self._call(self.kind.forward_extend, backend, batch, mixed_qkv=self.mixed(rows), a=gates[0], b=gates[1])
 
     def decode(self, requests: int) -> None:
         """One token for each request."""
         backend = self._backend(torch.arange(requests + 1, dtype=torch.int32))
         gates, batch = self.new(2, requests, self.values), SimpleNamespace(batch_size=requests)
-        self.kind.forward_decode(backend, self.layer, batch, mixed_qkv=self.mixed(requests), a=gates[0], b=gates[1])
+        self._call(self.kind.forward_decode, backend, batch, mixed_qkv=self.mixed(requests), a=gates[0], b=gates[1])
+
+    def _call(self, method: Any, backend: Any, batch: Any, **inputs: torch.Tensor) -> None:
+        """As the release's model does: until 0.5.8 what the layer holds went in as arguments, and q, k, v unused."""
+        if "mixed_qkv" in inspect.signature(method).parameters:
+            method(backend, self.layer, batch, **inputs)
+            return
+        held = {
+            **{name: getattr(self.layer, name) for name in HELD},
+            "key_dim": self.q_dim,
+            "value_dim": self.v_dim,
+            "attention_tp_size": 1,  # the sizes are one rank's
+            "head_k_dim": self.key_dim,
+            "head_v_dim": self.value_dim,
+            "seq_len": len(inputs["a"]),
+        }
+        method(backend, None, None, None, self.layer, batch, **held, **inputs)
 
 
 def _passed(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
