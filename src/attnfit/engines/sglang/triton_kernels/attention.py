@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
+from attnfit.kernels.fit.asked import DTYPES, FP8
 from attnfit.kernels.fit.loading import told
 from attnfit.kernels.fit.records import Case, Unknown
 
-from .release import DTYPES, Release
+from .release import Release
 
 FOLDERS = ("sglang.kernels.ops.attention", "sglang.srt.layers.attention.triton_ops")
-FP8 = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 SPLITS = 8  # the default of --triton-attention-num-kv-splits; what merges them is compiled for their number
 ROWS = 1024  # of the cache; the kernels are compiled for any number of them
 

@@ -8,25 +8,22 @@ from typing import Any
 import torch
 
 from attnfit.engines.sglang.witness.packages import Facts, stand_in
+from attnfit.kernels.fit import asked
+from attnfit.kernels.fit.asked import DTYPES
 from attnfit.kernels.fit.loading import KernelLoader, OneAsk
-from attnfit.kernels.fit.records import Unknown
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
 PLATFORMS = ("cpu", "hip", "npu", "xpu", "hpu", "musa", "mps", "sail")  # what it asks about, beside CUDA
 
 
-class Ask(dict[str, Any]):
-    """What is asked. A fact that is needed and was not given raises Unknown naming it."""
-
-    def __missing__(self, key: str) -> Any:
-        raise Unknown(f"{key} is not given")
+class Ask(asked.Facts):
+    """What is asked."""
 
     def dtype(self, key: str = "dtype") -> torch.dtype:
         return DTYPES[self[key]]
 
 
-class Release:
+class Release(asked.Loaded):
     """The modules of the release at `ask["root"]`, under the circumstances of the ask."""
 
     def __init__(self, ask: Mapping[str, Any]) -> None:
@@ -41,13 +38,3 @@ class Release:
         answers.update(is_cuda=lambda: True, is_cuda_alike=lambda: True)
         for name in UTILS:
             self.overrides[name] = dict(answers)
-
-    def has(self, name: str) -> bool:
-        return self.loader.has_source(name)
-
-    def source(self, *names: str) -> Any:
-        """The first of these modules that the release has. Raises ImportError."""
-        for name in names:
-            if self.has(name):
-                return self.loader.import_module(name)
-        raise ImportError(f"this release has no {names[0]}")

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 import torch._dynamo  # makes folders when it is first wanted, which is refused while an engine's code runs
 
+from attnfit.kernels.fit.asked import DTYPES, passed
 from attnfit.kernels.fit.loading import told
 from attnfit.kernels.fit.records import Case
 from attnfit.witness import stubs
 
-from .release import DTYPES, Release
+from .release import Release
 
 LAYERS = (  # newest first: module, class
     ("vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn", "QwenGatedDeltaNetAttention"),
@@ -42,7 +43,7 @@ class Layer:
     def __init__(self, release: Release) -> None:
         ask = self.ask = release.ask
         self.context = SimpleNamespace(attn_metadata=None, virtual_engine=0)
-        overrides = {"causal_conv1d_fn": _passed, "causal_conv1d_update": _passed, "rearrange": _heads_apart}
+        overrides = {"causal_conv1d_fn": passed, "causal_conv1d_update": passed, "rearrange": _heads_apart}
         for name, _ in LAYERS:
             release.overrides[name] = {**overrides, "get_forward_context": lambda: self.context}
         self.module, kind = self._kind(release)
@@ -154,8 +155,3 @@ def _heads_apart(x: torch.Tensor, pattern: str, *, d: int) -> torch.Tensor:
     if pattern != "l (h d) -> 1 l h d":
         stubs.leak(f"einops.rearrange({pattern!r})")
     return x.view(1, x.shape[0], -1, d)
-
-
-def _passed(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """What a causal convolution gives back: the same shape and layout."""
-    return torch.empty_like(x)

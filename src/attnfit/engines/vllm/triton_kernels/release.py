@@ -9,19 +9,14 @@ from typing import Any
 import torch
 
 from attnfit.engines.vllm.witness.facts import Facts
+from attnfit.kernels.fit import asked
+from attnfit.kernels.fit.asked import DTYPES, FP8
 from attnfit.kernels.fit.loading import KernelLoader, OneAsk
-from attnfit.kernels.fit.records import Unknown
 from attnfit.witness import fakes, stubs
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-FP8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
-
-class Ask(dict[str, Any]):
-    """What is asked. A fact that is needed and was not given raises Unknown naming it."""
-
-    def __missing__(self, key: str) -> Any:
-        raise Unknown(f"{key} is not given")
+class Ask(asked.Facts):
+    """What is asked."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,7 +41,7 @@ def scales() -> SimpleNamespace:
     return SimpleNamespace(**tensors, **{f"{name}_float": 1.0 for name in tensors})
 
 
-class Release:
+class Release(asked.Loaded):
     """The modules of the release at `ask["root"]`, under the circumstances of the ask."""
 
     def __init__(self, ask: Mapping[str, Any]) -> None:
@@ -62,17 +57,6 @@ class Release:
         self.overrides["vllm.platforms"] = {"__getattr__": self._platform_attribute}
         self.overrides["vllm.envs"] = {"__getattr__": self._variable}
         self._platform: Any = None
-
-    def has(self, name: str) -> bool:
-        """Whether the release has that module."""
-        return self.loader.has_source(name)
-
-    def source(self, *names: str) -> Any:
-        """The first of these modules that the release has. Raises ImportError."""
-        for name in names:
-            if self.has(name):
-                return self.loader.import_module(name)
-        raise ImportError(f"this release has no {names[0]}")
 
     def _platform_attribute(self, name: str) -> Any:
         if name != "current_platform":
