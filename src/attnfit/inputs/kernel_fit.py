@@ -157,7 +157,7 @@ def _checked(answer: dict[str, Any], python: str, status: int, said: list[bytes]
         if kind == "missing":
             raise UnknownAnswer(
                 f"kernels are compiled with torch and Triton, and {python} has no {message}: pip install "
-                f"'attnfit[kernels]' there, or name a Python that has both with --python or {VARIABLE}"
+                f"'attnfit[kernels]' there, or name a Python that has both in {VARIABLE}"
             )
         raise UnknownAnswer(f"the kernels cannot be tried with {python}: {kind}: {message}")
     if "rows" not in answer:
@@ -183,5 +183,5 @@ def _too_old(python: str, version: str) -> UsageError:
     needed = ".".join(map(str, NEEDED))
     return UsageError(
         f"{python} is Python {version}, and kernels are compiled under {needed} or newer; name one that has torch and "
-        f"Triton with --python or {VARIABLE}"
+        f"Triton in {VARIABLE}"
     )

@@ -47,9 +47,11 @@ def render(report: Report, every: bool, *, quiet: bool = False) -> str:
     word, facts = verdict(report), report.launch.kernels
     release = f"{report.engine} {report.release}"
     if word == "fits":
-        sentence = f"the {len(facts)} kernels of {release} that this launch starts for attention run here"
+        kernels = "kernel" if len(facts) == 1 else f"{len(facts)} kernels"
+        run = "runs" if len(facts) == 1 else "run"
+        sentence = f"the {kernels} of {release} that this launch starts for attention {run} here"
     elif word == NOTHING:
-        sentence = f"this launch starts none of {release}'s own Triton kernels for attention"
+        sentence = f"this launch starts none of {release}'s Triton kernels that are asked about"
     elif word == "unknown":
         sentence = _doubt(release, facts)
     else:
