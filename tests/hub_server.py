@@ -183,10 +183,10 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return
             if cut:
                 data, self.close_connection = data[: len(data) // 2], True
+            hub.sent[name] = hub.sent.get(name, 0) + len(data)  # before the client can have it, and go on to count
             try:
                 self.wfile.write(data)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
-            hub.sent[name] = hub.sent.get(name, 0) + len(data)
 
     return Handler
