@@ -1,0 +1,52 @@
+"""What attnfit's sparse MLA backend for vLLM serves: the one place, read by `check` and by the backend itself.
+
+Standard library only: `check` must not import torch. The figures are our own kernels' (kernels/mla/configs.py; a test
+holds the two equal) and our own adapters'; where one rests on vLLM's code, the release and line stand beside it.
+"""
+
+from __future__ import annotations
+
+NAME = "TRITON_MLA_SPARSE"
+NAME_IF_TAKEN = "ATTNFIT_TRITON_MLA_SPARSE"  # where a release has a backend of that name itself; none to 0.33.0
+CUSTOM = "CUSTOM"  # the one name that releases before 0.32.0 leave to others (0.32.0 registry.py:161 adds names)
+
+# Releases an adapter was written for and tried with. Another release is refused by name, and vLLM starts without us.
+RELEASES = ("0.16.0", "0.23.0", "0.28.0", "0.30.0", "0.32.0", "0.33.0")
+NAMED_FROM = (0, 32)  # `register_backend` takes a new name: registry.py, 0.32.0:161, 0.33.0:172; not in 0.30.0
+
+CAPABILITIES = ((8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))
+DTYPES = ("float16", "bfloat16")
+CPU_DTYPES = ("float16", "bfloat16", "float32")  # the float64 reference takes what CPU models have
+HEAD_SIZES = (576, 512)  # kv_lora_rank 512, with a rotary part of 64 or none
+KV_CACHE_DTYPES = ("auto", "float16", "bfloat16", "fp8_ds_mla")
+MAX_TOPK = 4096
+
+
+def refusals(
+    *, dtype: str, kv_cache_dtype: str, head_size: int, capability: tuple[int, int] | None, index_topk: int | None
+) -> list[tuple[str, str, str]]:
+    """Why the backend does not serve such layers: (what, required, observed); empty if it does.
+
+    dtype, kv_cache_dtype: vLLM's names. capability: of the GPU; None for a CPU.
+    """
+    found: list[tuple[str, str, str]] = []
+    dtypes = DTYPES if capability is not None else CPU_DTYPES
+    if head_size not in HEAD_SIZES:
+        found.append(("head_size", _any_of(HEAD_SIZES), str(head_size)))
+    if dtype not in dtypes:
+        found.append(("dtype", _any_of(dtypes), dtype))
+    if kv_cache_dtype not in KV_CACHE_DTYPES:
+        found.append(("kv_cache_dtype", _any_of(KV_CACHE_DTYPES), kv_cache_dtype))
+    elif kv_cache_dtype == "fp8_ds_mla" and head_size != 576:
+        found.append(("kv_cache_dtype", "rows of 576 for fp8_ds_mla", f"rows of {head_size}"))
+    elif kv_cache_dtype in ("float16", "bfloat16") and kv_cache_dtype != dtype:
+        found.append(("kv_cache_dtype", f"the model's own dtype, {dtype}", kv_cache_dtype))
+    if capability is not None and capability not in CAPABILITIES:
+        found.append(("capability", _any_of(f"{a}.{b}" for a, b in CAPABILITIES), "{}.{}".format(*capability)))
+    if index_topk is not None and not 0 < index_topk <= MAX_TOPK:
+        found.append(("index_topk", f"1 to {MAX_TOPK}", str(index_topk)))
+    return found
+
+
+def _any_of(values: object) -> str:
+    return ", ".join(str(value) for value in values)  # type: ignore[attr-defined]
