@@ -1,0 +1,31 @@
+"""attnfit inside vLLM: a sparse MLA backend for GPUs where no release has one, found through `vllm.general_plugins`.
+
+`register` runs in every process of vLLM (engine, workers, model inspection) and must never keep vLLM from starting:
+where the running release is not one that an adapter was written for, it says so in one sentence and does nothing.
+Settings are environment variables (settings.py); what is served is said in serves.py.
+"""
+
+from __future__ import annotations
+
+import logging
+
+_said = False
+
+
+def register() -> None:
+    """The entry point. Raises nothing."""
+    from attnfit.engines.vllm.plugin import settings
+
+    try:
+        from attnfit.engines.vllm.plugin import registration
+
+        registration.register(auto=settings.is_on(settings.AUTO), indexer=settings.is_on(settings.INDEXER))
+    except Exception as error:  # vLLM does not guard this call, and must start without us
+        _say(f"attnfit's sparse MLA backend is not loaded: {error}")
+
+
+def _say(sentence: str) -> None:
+    global _said
+    if not _said:
+        _said = True
+        logging.getLogger("vllm.attnfit").warning("%s", " ".join(sentence.split()))

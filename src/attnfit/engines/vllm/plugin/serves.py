@@ -6,13 +6,17 @@ holds the two equal) and our own adapters'; where one rests on vLLM's code, the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 NAME = "TRITON_MLA_SPARSE"
 NAME_IF_TAKEN = "ATTNFIT_TRITON_MLA_SPARSE"  # where a release has a backend of that name itself; none to 0.33.0
-CUSTOM = "CUSTOM"  # the one name that releases before 0.32.0 leave to others (0.32.0 registry.py:161 adds names)
+CUSTOM = "CUSTOM"  # the one name that the other releases leave to plug-ins
 
 # Releases an adapter was written for and tried with. Another release is refused by name, and vLLM starts without us.
 RELEASES = ("0.16.0", "0.23.0", "0.28.0", "0.30.0", "0.32.0", "0.33.0")
-NAMED_FROM = (0, 32)  # `register_backend` takes a new name: registry.py, 0.32.0:161, 0.33.0:172; not in 0.30.0
+NAMED = ("0.32.0", "0.33.0")  # `register_backend` takes a new name (registry.py, 0.32.0:392, 0.33.0:403)
+
+LAYER_WRITES_CACHE = ("0.16.0",)  # mla_attention.py:524: not the implementation, so our writer is not asked
 
 CAPABILITIES = ((8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))
 DTYPES = ("float16", "bfloat16")
@@ -23,7 +27,13 @@ MAX_TOPK = 4096
 
 
 def refusals(
-    *, dtype: str, kv_cache_dtype: str, head_size: int, capability: tuple[int, int] | None, index_topk: int | None
+    *,
+    dtype: str,
+    kv_cache_dtype: str,
+    head_size: int,
+    capability: tuple[int, int] | None,
+    index_topk: int | None,
+    release: str,
 ) -> list[tuple[str, str, str]]:
     """Why the backend does not serve such layers: (what, required, observed); empty if it does.
 
@@ -37,16 +47,34 @@ def refusals(
         found.append(("dtype", _any_of(dtypes), dtype))
     if kv_cache_dtype not in KV_CACHE_DTYPES:
         found.append(("kv_cache_dtype", _any_of(KV_CACHE_DTYPES), kv_cache_dtype))
-    elif kv_cache_dtype == "fp8_ds_mla" and head_size != 576:
-        found.append(("kv_cache_dtype", "rows of 576 for fp8_ds_mla", f"rows of {head_size}"))
-    elif kv_cache_dtype in ("float16", "bfloat16") and kv_cache_dtype != dtype:
-        found.append(("kv_cache_dtype", f"the model's own dtype, {dtype}", kv_cache_dtype))
     if capability is not None and capability not in CAPABILITIES:
         found.append(("capability", _any_of(f"{a}.{b}" for a, b in CAPABILITIES), "{}.{}".format(*capability)))
     if index_topk is not None and not 0 < index_topk <= MAX_TOPK:
         found.append(("index_topk", f"1 to {MAX_TOPK}", str(index_topk)))
-    return found
+    together = combination(
+        head_size=head_size,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        writes_its_cache=release not in LAYER_WRITES_CACHE,
+    )
+    return found if together is None else [*found, together]
 
 
-def _any_of(values: object) -> str:
-    return ", ".join(str(value) for value in values)  # type: ignore[attr-defined]
+def combination(
+    *, head_size: int, dtype: str, kv_cache_dtype: str, writes_its_cache: bool
+) -> tuple[str, str, str] | None:
+    """What is wrong with these together, as in `refusals`; None if nothing is."""
+    if kv_cache_dtype in ("float16", "bfloat16") and kv_cache_dtype != dtype:
+        return "kv_cache_dtype", f"the model's own dtype, {dtype},", kv_cache_dtype
+    if kv_cache_dtype != "fp8_ds_mla":
+        return None
+    if head_size != 576:
+        return "kv_cache_dtype", "head_size 576 for fp8_ds_mla", f"{head_size}"
+    if dtype != "bfloat16" and not writes_its_cache:
+        # csrc concat_and_cache_ds_mla_kernel copies the rotary part's 16 bits, and readers take them for bfloat16.
+        return "dtype", "bfloat16 for fp8_ds_mla in this release, whose own writer is used,", dtype
+    return None
+
+
+def _any_of(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in values)

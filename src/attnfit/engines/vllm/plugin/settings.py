@@ -1,0 +1,13 @@
+"""The environment variables of the plug-in. All are off unless set to 1."""
+
+from __future__ import annotations
+
+import os
+
+AUTO = "ATTNFIT_VLLM_AUTO"  # choose our backend by itself where no backend of vLLM accepts
+INDEXER = "ATTNFIT_VLLM_INDEXER"  # our indexer in place of the one that needs DeepGEMM
+CPU = "ATTNFIT_VLLM_CPU"  # DSA models on the CPU build
+
+
+def is_on(name: str) -> bool:
+    return os.environ.get(name, "") in ("1", "true", "yes", "on")
