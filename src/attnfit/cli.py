@@ -110,12 +110,14 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
 
         _say(render_json(report).decode())
     elif options["fix"]:
-        cured = (step.argv for step in report.steps if step.argv and not step.breaks)
-        command = next(cured, report.command if report.verdict == "passes" else None)
+        cure = next((step for step in report.steps if step.argv and not step.breaks), None)
+        command = cure.argv if cure else report.command if report.verdict == "passes" else None
         if command:
             from attnfit.inputs.secrets import line
 
             _say(line(command) + "\n")
+            if cure and cure.installs:
+                _hint(f"first, where it runs: pip install '{cure.installs}'\n")
         else:
             click.echo("no command found that would pass; run without --fix for the reasons", err=True)
     else:

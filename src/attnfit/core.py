@@ -165,6 +165,7 @@ class Step(msgspec.Struct, frozen=True):
     argv: tuple[str, ...] | None = None
     gives_up: str = ""
     breaks: bool = False  # past the refusal, but into too little memory
+    installs: str = ""  # what pip must install first, where the command runs
 
 
 class Report(msgspec.Struct, kw_only=True):

@@ -40,14 +40,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def given(self) -> Given:
         """What an engine needs to know of it to propose a change."""
         total = sum(count for _, count in self.gpus)
-        return Given(self.argv, self.form, self.release.book, self.variables, self.counted, total)
+        return Given(
+            self.argv, self.form, self.release.book, self.variables, self.counted, total,
+            release=self.release.version, env=self.env or {},
+        )  # fmt: skip
 
     def after(self, move: Move) -> Request:
         """The same launch with one change made."""
         merged = {**self.variables, **move.variables}
         variables = {name: value for name, value in merged.items() if value is not None}
         counted = self.counted if move.gpus is None or self.counted is None else move.gpus
-        return msgspec.structs.replace(self, argv=move.argv, variables=variables, counted=counted, tried=True)
+        env = {**(self.env or {}), **move.env} if move.env else self.env
+        return msgspec.structs.replace(self, argv=move.argv, variables=variables, counted=counted, env=env, tried=True)
 
 
 def decide(request: Request) -> Launch:

@@ -41,7 +41,7 @@ def plan(
             steps.append(_step(engine, request, move, after, words, render, weights))
             if len(steps) == MOST_STEPS:
                 break
-    steps.sort(key=lambda step: step.breaks)
+    steps.sort(key=lambda step: (step.breaks, bool(step.installs)))
     return tuple(steps) or (Step(_nothing(request, launch, accepted)),)
 
 
@@ -70,14 +70,15 @@ def _step(
     changed = request.after(move)
     fit = measure(changed, weights())
     if fit is None or fit.verdict in ("fits", "unknown"):
-        return Step(f"{move.text}{then}", words, move.gives_up)
+        return Step(f"{move.text}{then}", words, move.gives_up, installs=move.installs)
     if fit.verdict == "may break":
-        return Step(f"{move.text}{then}; it may run out of memory", words, move.gives_up)
+        return Step(f"{move.text}{then}; it may run out of memory", words, move.gives_up, installs=move.installs)
     for more, after, both in _roomier(engine, changed, fit, weights(), render, first=move):
         doubt = "; it may run out of memory" if after.verdict == "may break" else ""
         gives_up = "; ".join(text for text in (move.gives_up, more.gives_up) if text)
-        return Step(f"{move.text}, and {more.text}{then}{doubt}", both, gives_up)
-    return Step(f"{move.text}{then}, but it runs out of memory", words, move.gives_up, breaks=True)
+        return Step(f"{move.text}, and {more.text}{then}{doubt}", both, gives_up, installs=move.installs)
+    why = f"{move.text}{then}, but it runs out of memory"
+    return Step(why, words, move.gives_up, breaks=True, installs=move.installs)
 
 
 def _roomier(
@@ -118,9 +119,10 @@ def ends_as(launch: Launch) -> tuple[object, ...]:
 
 
 def _some_accept(launch: Launch) -> bool:
-    """No kind of layer is without a backend that accepts it, or may."""
+    """No kind of layer is without a backend of the release that accepts it, or may."""
     return bool(launch.layers) and all(
-        any(verdict.status is not Status.REFUSES for verdict in layer.selection.verdicts) for layer in launch.layers
+        any(v.status is not Status.REFUSES and not v.brought_by for v in layer.selection.verdicts)
+        for layer in launch.layers
     )
 
 

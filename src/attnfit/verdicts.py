@@ -30,6 +30,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     reasons: tuple[Reason, ...] = ()
     unknown: str = ""  # what is missing, when status is UNKNOWN
     candidate: bool = False  # in the engine's automatic priority list for this question
+    brought_by: str = ""  # not in the release: the package that brings it
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

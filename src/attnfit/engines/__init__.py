@@ -117,6 +117,8 @@ class Given(NamedTuple):
     variables: Mapping[str, str]
     gpus: int | None  # that the server sees; None: nobody said
     total: int  # that were named
+    release: str = ""  # the release asked for, where it is not that of the book
+    env: Mapping[str, bool] = {}  # environment facts that were stated or found
 
 
 class Move(NamedTuple):
@@ -129,6 +131,8 @@ class Move(NamedTuple):
     gpus: int | None = None  # that the server sees then, where that changes
     kind: str = ""  # of several moves of one kind that end alike at most one is worth offering
     otherwise: bool = False  # worth trying only where nothing before it helped
+    installs: str = ""  # what pip must install first, where the command runs
+    env: Mapping[str, bool] = {}  # environment facts that are then so
 
 
 class Engine(Protocol):

@@ -10,6 +10,14 @@ from typing import NamedTuple
 from attnfit.engines import ENGINES
 
 
+class Plugin(NamedTuple):
+    """A distribution that the server loads by an entry point of its own, installed beside it."""
+
+    fact: str  # the environment fact that makes true
+    group: str  # of the entry point that its metadata must name: an older version may have none
+    needs: tuple[str, ...] = ()  # distributions without which it does not load
+
+
 class EntryPoints(NamedTuple):
     """What starts one engine's server. A *form* names the parser that reads the arguments, in the engine's words."""
 
@@ -29,6 +37,7 @@ class EntryPoints(NamedTuple):
     example_releases: tuple[str, str]  # an old and a new one, for the same
     modelscope: str = ""  # variable by which model ids name models of ModelScope instead of the hub
     facts_beside: Mapping[str, str] = {}  # distribution installed beside it -> the environment fact that makes true
+    plugins_beside: Mapping[str, Plugin] = {}
 
     @property
     def example(self) -> str:

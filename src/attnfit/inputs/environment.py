@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from attnfit.engines.entry import EntryPoints, entry_of, entry_points
+from attnfit.engines.entry import EntryPoints, Plugin, entry_of, entry_points
 from attnfit.errors import AttnfitError
 
 if TYPE_CHECKING:
@@ -64,12 +64,26 @@ def env_facts(found: Installed) -> dict[str, bool]:
     from attnfit.engines import distribution_of
     from attnfit.witness import sources
 
-    named = entry_of(found.engine).facts_beside
-    beside = {fact: True for distribution, fact in named.items() if distribution in found.packages}
+    entry = entry_of(found.engine)
+    beside = {fact: True for distribution, fact in entry.facts_beside.items() if distribution in found.packages}
+    beside |= {plugin.fact: True for name, plugin in entry.plugins_beside.items() if _loads(found, name, plugin)}
     try:
         return {**sources.installed(distribution_of(found.engine), found.prefix).env, **beside}
     except (AttnfitError, OSError):
         return beside
+
+
+def _loads(found: Installed, name: str, plugin: Plugin) -> bool:
+    """Whether the engine would find the plug-in: its metadata names the entry point, and what it needs is there."""
+    if not {name, *plugin.needs} <= found.packages.keys():
+        return False
+    for file in Path(found.site_packages).glob(f"{name}-{found.packages[name]}.*-info/entry_points.txt"):
+        try:
+            if f"[{plugin.group}]" in file.read_text("utf-8", "replace"):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def read_prefix(prefix: str | Path, table: EntryPoints | None = None) -> Installed | None:

@@ -69,8 +69,8 @@ def _layer(who: str, old: LayerQuestion, new: LayerQuestion) -> Iterator[str]:
 
 
 def _verdicts(who: str, old: tuple[Verdict, ...], new: tuple[Verdict, ...]) -> Iterator[str]:
-    before = {v.backend: v for v in old}
-    after = {v.backend: v for v in new}
+    before = {v.backend: v for v in old if not v.brought_by}
+    after = {v.backend: v for v in new if not v.brought_by}
     for name in before:
         if name in after and before[name].status != after[name].status:
             yield f"{who}: {name} {before[name].status.value} -> {after[name].status.value}{_why(after[name])}"

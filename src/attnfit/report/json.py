@@ -42,6 +42,7 @@ def as_dict(report: Report) -> dict[str, Any]:
                 "command": list(s.argv) if s.argv else None,
                 "gives_up": s.gives_up,
                 "breaks": s.breaks,
+                "installs": s.installs,
             }
             for s in report.steps
         ],
@@ -112,6 +113,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "backend": verdict.backend,
         "status": verdict.status.value,
         "candidate": verdict.candidate,
+        "brought_by": verdict.brought_by,
         "unknown": verdict.unknown,
         "reasons": [msgspec.structs.asdict(reason) for reason in verdict.reasons],
     }

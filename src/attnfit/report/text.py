@@ -114,9 +114,12 @@ def _layer(layer: LayerQuestion, shown_error: str | None, every: bool) -> Iterat
     plural = "layer" if layer.count == 1 else "layers"
     yield from _wrap(f"{who}{layer.count} {plural}: {', '.join(facts)}", "")
     candidates = [v for v in layer.selection.verdicts if v.candidate or v.backend == q.backend]
-    others = [v for v in layer.selection.verdicts if v not in candidates]
+    brought = [v for v in layer.selection.verdicts if v.brought_by and v not in candidates]
+    others = [v for v in layer.selection.verdicts if v not in candidates and v not in brought]
     for verdict in candidates:
-        yield from _verdict(verdict, layer.selection.chosen)
+        yield from _verdict(verdict, layer.selection.chosen, tail=_brought(verdict))
+    for verdict in brought:
+        yield from _verdict(verdict, layer.selection.chosen, tail=_brought(verdict))
     if every:
         for verdict in others:
             yield from _verdict(verdict, layer.selection.chosen, tail=" (not tried here by itself)")
@@ -129,6 +132,10 @@ def _layer(layer: LayerQuestion, shown_error: str | None, every: bool) -> Iterat
             yield f"  {rest} more are not tried on this GPU and refuse too (--all lists them)"
     if layer.selection.error and layer.selection.error != shown_error:
         yield from _wrap(_short(layer.selection.error), "  ", "    ")
+
+
+def _brought(verdict: Verdict) -> str:
+    return f" (not in the release; {verdict.brought_by} brings it)" if verdict.brought_by else ""
 
 
 def _verdict(verdict: Verdict, chosen: str | None, tail: str = "") -> Iterator[str]:

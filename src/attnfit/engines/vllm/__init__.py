@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnfit.core import Fit, Launch, Model, Question, Selection
 from attnfit.engines import Circumstances, Given, KernelAsk, Move, Weights, divisor
 from attnfit.engines.traits import Traits
+from attnfit.engines.vllm import ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ class Release:
 
     def facts(self) -> Mapping[str, bool]:
         in_tree = int(self.book.split(".")[1]) < 24  # reads GGUF without a plug-in (launch/gguf.py)
-        return {**self._book.environment, **({} if in_tree else {"gguf_plugin": False})}
+        return {**self._book.environment, **({} if in_tree else {"gguf_plugin": False}), ours.FACT: False}
 
     def backends(self) -> Sequence[tuple[str, str]]:
         return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]
@@ -88,6 +89,7 @@ class Release:
         from attnfit.engines.vllm.launch import Case
         from attnfit.engines.vllm.releases import walked_as
 
+        plugin, written = ours.of(self.version, this.env, this.variables), self._book.written
         return Case(
             model=this.model,
             capability=this.capability,
@@ -98,8 +100,12 @@ class Release:
             files_here=this.files_here,
             variables=this.variables,
             env=this.env or {},
-            select=lambda question: self.select(question, _with_variable(question, this.env)),
-        )
+            select=ours.selected(
+                lambda question: self.select(question, _with_variable(question, this.env)),
+                plugin, written.selector, written.messages["explicit"],
+            ),
+            plugin=plugin,
+        )  # fmt: skip
 
     def traits(self, model: Model) -> Traits:
         from attnfit.engines.vllm.launch.traits import traits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from attnfit.engines.entry import EntryPoints
+from attnfit.engines.entry import EntryPoints, Plugin
 
 
 def find_model(argv: Sequence[str], form: str) -> str | None:
@@ -47,5 +47,6 @@ ENTRY = EntryPoints(
     example_releases=("0.16.0", "0.33.0"),
     modelscope="VLLM_USE_MODELSCOPE",
     facts_beside={"vllm-gguf-plugin": "gguf_plugin"},
+    plugins_beside={"attnfit": Plugin("attnfit", "vllm.general_plugins", needs=("torch", "triton"))},
 )
 # Which file `org/repo:Q4_K_M` means, inputs/hub_gguf.py decides as transformers_utils/gguf_utils.py does up to 0.32.

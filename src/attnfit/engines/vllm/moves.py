@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from attnfit.core import Fit, Launch, Status
 from attnfit.engines import Given, Move
-from attnfit.engines.vllm import moves_sizes
+from attnfit.engines.vllm import moves_ours, moves_sizes, ours
 from attnfit.engines.vllm.moves_flags import Flags, name_of, words
 from attnfit.engines.vllm.moves_spelling import like_a_size, misspelt, spelling
 
@@ -45,6 +45,9 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
     spans = [span for span in flags.spans if _may_go(name_of(flags.argv[span.start]), wrong.get(span.start))]
     for span in spans:
         yield Move(f"drop {words(flags.argv, span)}", flags.without(span), otherwise=bool(wrong.get(span.start)))
+    named = str(flags.values.get("attention_backend")).upper() in ours.NAMES  # it is what is wanted: sooner
+    if named and launch.stage != "parse_flags":
+        yield from moves_ours.moves(flags, launch)
     yield from _backends(flags, launch)
     for dtype in ("bfloat16", "float16"):
         if launch.dtype is not None and dtype != launch.dtype:
@@ -55,6 +58,8 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
             )
     if launch.stage not in ("parse_flags", "selector") and not sized:
         yield from moves_sizes.sizes(flags)
+    if not named and launch.stage != "parse_flags":
+        yield from moves_ours.moves(flags, launch)
     for i, first in enumerate(spans):
         for second in spans[i + 1 :]:
             both = " and ".join(words(flags.argv, s) for s in (first, second))
@@ -120,7 +125,7 @@ def _backends(flags: Flags, launch: Launch) -> Iterator[Move]:
 
 def _accepting_all(launch: Launch) -> list[str]:
     """Backends that accept every layer of the launch: those in the engine's own list first, in its order."""
-    answers = [layer.selection.verdicts for layer in launch.layers]
+    answers = [[v for v in layer.selection.verdicts if not v.brought_by] for layer in launch.layers]
     accepting = [{v.backend for v in verdicts if v.status is Status.ACCEPTS} for verdicts in answers]
     first = sorted(answers[0], key=lambda v: not v.candidate) if answers else ()
     return [v.backend for v in first if all(v.backend in names for names in accepting)]

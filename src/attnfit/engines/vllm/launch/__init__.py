@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attnfit.core import Capability, Launch, Model, Question, Selection
 from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
+from attnfit.engines.vllm.ours import Ours
 from attnfit.inputs.config_types import validate_types
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Case(NamedTuple):
     variables: Mapping[str, str]
     env: Mapping[str, bool]
     select: Callable[[Question], Selection]
+    plugin: Ours | None = None  # attnfit's own; None: it is not there
 
 
 class Walked(NamedTuple):
@@ -105,9 +107,9 @@ def _walk(launch: Launch, case: Case) -> Walked:
     if whole:
         check_served(flags)
     launch.stage = "create_engine_config"
-    table, late = None, None
+    table, late, unnamed = None, None, None
     if model.gguf is not None:
-        from attnfit.engines.vllm.launch import gguf
+        from attnfit.engines.vllm.launch import gguf, gguf_loader
 
         reading = gguf.read(model, capability, flags, release, env, files_here=case.files_here)
         model, flags, table, late = reading.model, reading.flags, reading.facts, reading.late
@@ -116,7 +118,7 @@ def _walk(launch: Launch, case: Case) -> Walked:
         found = engine_config.resolve_all(
             model.config, model.hf_quant, capability, flags, release,
             path=model.path, files=model.files, gpus=gpus, table=table, weight_dtypes=model.weight_dtypes,
-            hub=model.hub,
+            hub=model.hub, plugin=case.plugin,
         )  # fmt: skip
     except (Refusal, Unknown):
         if model.gguf is not None and reading.refusals:
@@ -124,7 +126,9 @@ def _walk(launch: Launch, case: Case) -> Walked:
         raise
     if model.gguf is not None:
         found.refusals[:0] = reading.refusals
-        launch.notes += tuple(gguf.then(found.refusals))
+        unnamed = gguf.unnamed(found.config, env)
+        also = [unnamed] if isinstance(unnamed, Refusal) else []
+        launch.notes += tuple(gguf.then(found.refusals + also) + [note for one in also for note in gguf_loader.unserved(one)])
     cfg = found.config
     launch.notes += tuple(cfg.notes)
     launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size
@@ -133,6 +137,8 @@ def _walk(launch: Launch, case: Case) -> Walked:
         launch.stage = "selector"
         if whole:
             refused = device_refuses(cfg.dtype, capability)
+        if refused is None and isinstance(unnamed, Refusal):
+            refused = unnamed
     if refused is not None:
         _refuse(launch, refused)
         launch.hypothetical = True
@@ -156,7 +162,9 @@ def _walk(launch: Launch, case: Case) -> Walked:
         raise weigh(cfg.release, refusal) from None
     if late is not None:
         raise late
-    if model.gguf is not None and (said := gguf.misread(model.gguf, cfg)):
+    if unnamed is not None:
+        raise unnamed
+    if model.gguf is not None and (said := gguf_loader.misread(model.gguf, cfg)):
         raise Unknown(said)
     for doubt in doubts(model.config, cfg, gpus):
         raise Unknown(doubt)

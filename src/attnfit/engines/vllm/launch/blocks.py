@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from attnfit.core import Capability
+from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.launch import kernel_facts
 from attnfit.engines.vllm.launch.gdn import prefill_checkpoint_alignment
 from attnfit.engines.vllm.launch.mamba_state import state_bytes
+from attnfit.engines.vllm.launch.ours_checks import OWN_INDEXER
 from attnfit.engines.vllm.launch.pages import mla_token_bytes, token_bytes, turboquant_slot
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
 
@@ -117,6 +119,8 @@ class Backends:
 
     def entry(self, key: str) -> dict[str, Any]:
         entry = self.table["by_layer_class"].get(key) or self.table["backends"].get(key)
+        if entry is None and key in (*ours.NAMES, OWN_INDEXER):
+            entry = {"sizes": [1]}  # plugin/backend.py, plugin/indexer/steps.py: every multiple of 1
         if entry is None:
             raise Unknown(f"the block sizes of attention backend {key}")
         assert isinstance(entry, dict)

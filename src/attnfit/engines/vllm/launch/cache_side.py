@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.launch import kv_dtype, parallel, quant
 from attnfit.engines.vllm.launch.arch import ModelInfo
 from attnfit.engines.vllm.launch.hooks import CacheState, apply_hook, mamba
@@ -108,11 +109,16 @@ def _known_backend(way: Way, attention: dict[str, Any]) -> None:
     name, found = attention.get("backend"), load_table(way.release).classes.get("AttentionBackendEnum", {})
     if not isinstance(name, str) or "meta" not in found or name in found["enum"]:
         return
+    if way.plugin is not None and way.plugin.loaded and name in way.plugin.names:
+        return
     text = f"Unknown attention backend: '{name}'. Valid options are: {', '.join(found['enum'])}"
     way.met(plain("ValueError", text, "vllm/v1/attention/backends/registry.py"))
+    attention["backend"] = None
+    if name in ours.NAMES:
+        way.notes.append(f"{name} is attnfit's own backend; {ours.reached(way.plugin)}")
+        return
     close = did_you_mean(name.replace("-", "_"), found["enum"], beginning=True)
     way.notes.append(f"{name} is no attention backend{close or '; attnfit backends lists them'}")
-    attention["backend"] = None
 
 
 def groups_of(way: Way, is_moe: bool) -> parallel.Parallel:

@@ -22,6 +22,7 @@ from attnfit.engines.vllm.launch.model_asserts import early_checks, layer_checks
 from attnfit.engines.vllm.launch.moe import MoeLayer, Oracle
 from attnfit.engines.vllm.launch.moe_layers import MoeSite, first_moe
 from attnfit.engines.vllm.launch.moe_select import select
+from attnfit.engines.vllm.launch.ours_checks import check_indexer
 from attnfit.engines.vllm.launch.quant_scheme import experts_scheme, method_without_eplb
 from attnfit.engines.vllm.launch.scheme_capability import check_schemes
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
@@ -50,6 +51,7 @@ def check(
     """
     facts = kernel_facts_of(cfg, env or {})
     early_checks(cfg, capability)
+    check_indexer(cfg)
     check_linear_backend(cfg, capability)
     for step in sorted(_steps(cfg, answer, capability, facts), key=lambda step: (step.layer, step.place)):
         step.run()

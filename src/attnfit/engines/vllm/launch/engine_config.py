@@ -43,6 +43,7 @@ from attnfit.engines.vllm.launch.modes import check_scheduler, cudagraph_mode
 from attnfit.engines.vllm.launch.sizes import sizes_of
 from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal, Unknown
 from attnfit.engines.vllm.launch.way import Way, in_plain_words
+from attnfit.engines.vllm.ours import Ours, model_class_of
 
 
 class Resolution:
@@ -90,13 +91,16 @@ def resolve_all(
     table: dict[str, Any] | None = None,
     weight_dtypes: frozenset[str] | None = None,
     hub: bool = False,
+    plugin: Ours | None = None,
 ) -> Resolution:
     """Like `resolve`, but goes on after a refusal where the selector's facts still follow from the dimensions.
 
     Raises the engine's first refusal where they do not. table: the release's facts, where they are not the usual ones.
     weight_dtypes, hub: as in `attnfit.core.Model`.
     """
-    way = Way(config, hf_quant, capability, flags, release, env, path, files, gpus, True, table, weight_dtypes, hub)
+    way = Way(
+        config, hf_quant, capability, flags, release, env, path, files, gpus, True, table, weight_dtypes, hub, plugin
+    )
     return _first_refusal(way)
 
 
@@ -207,8 +211,9 @@ def _run(way: Way) -> Resolution:
             notes=way.notes,
             sizes=sizes,
             text_class=str(getattr(text, "cls", "")),
-            model_class=info.at,
+            model_class=model_class_of(way.plugin, info.architecture, info.at),
             cudagraph_mode=cudagraph_mode(way, pooling, node),
+            plugin=way.plugin,
         ),
         way.refusals,
     )

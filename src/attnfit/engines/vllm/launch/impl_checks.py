@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnfit.core import Capability, LayerQuestion
+from attnfit.engines.vllm import ours
+from attnfit.engines.vllm.launch import ours_checks
 from attnfit.engines.vllm.launch.mla_prefill import check_prefill
 from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 
@@ -172,6 +174,10 @@ def _hpc(cfg: EngineConfig, layer: LayerQuestion, cap: Capability, stage: str, k
     raise Unknown("whether the hpc package is installed")
 
 
+def _ours(cfg: EngineConfig, layer: LayerQuestion, cap: Capability, stage: str, kv: str) -> None:
+    ours_checks.check_layer(cfg, stage)
+
+
 _CHECKS: dict[str, Check] = {
     "TRITON_ATTN": _triton("Triton attention", f"{_BACKENDS}triton_attn.py:517", f"{_BACKENDS}triton_attn.py:528", ""),
     "TRITON_MLA": _both(
@@ -194,5 +200,6 @@ _CHECKS: dict[str, Check] = {
     "TOKENSPEED_MLA": _both(_no_window("TokenspeedMLAImpl", f"{_BACKENDS}mla/tokenspeed_mla.py:212"), _tokenspeed),
     "FLEX_ATTENTION": _flex,
     "B12X": _b12x,
+    **dict.fromkeys(ours.NAMES, _ours),
     "HPC_ATTN": _hpc,
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnfit.engines.vllm.launch.asker import Asker, LayerAnswer, Select, without_window
 from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, V4_KERNELS
+from attnfit.engines.vllm.launch.ours_checks import built_by, settle
 from attnfit.engines.vllm.launch.plan import Ctx, Plan
 from attnfit.engines.vllm.launch.plan_table import PROVEN_ON, Families, families
 from attnfit.engines.vllm.launch.state import EngineConfig, Unknown
@@ -49,11 +50,12 @@ def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
             _build_draft(asker, target, table)
         except Unknown as missing:
             answer.unknown.append(str(missing))
+    settle(cfg, answer)
     return answer
 
 
 def _plan(table: Families, c: Ctx) -> Plan:
-    name = table.architectures.get(c.architecture)
+    name = table.architectures.get(built_by(c.cfg, c.architecture))
     if name is None:
         raise Unknown(
             f"how {c.architecture} builds its attention layers in vLLM {c.cfg.release} (its class is not one that was "

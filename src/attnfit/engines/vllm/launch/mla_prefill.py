@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attnfit.core import Capability
+from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
 
 _SINCE = 21  # 0.21.0 is the first release with a choice of MLA prefill backends
@@ -89,7 +90,7 @@ def check_prefill(cfg: EngineConfig, backend: str, capability: Capability, stage
     """Raise Refusal if an MLA layer on `backend` needs a prefill backend and none serves it."""
     if int(cfg.release.split(".")[1]) < _SINCE:
         return
-    sparse = "SPARSE" in backend
+    sparse = "SPARSE" in backend or backend in ours.NAMES
     if backend in SPARSE_WITHOUT_PREFILL:
         return
     if sparse and not cfg.attention.get("mla_prefill_backend"):

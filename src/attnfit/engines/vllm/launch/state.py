@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from attnfit.core import Capability
+from attnfit.engines.vllm.ours import Ours
 from attnfit.hf.errors import Unknown as Unknown
 
 
@@ -92,6 +93,7 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     text_class: str = ""  # of hf_text_config, "LlamaConfig"
     model_class: str = ""  # "vllm.models.deepseek_v32:GlmMoeDsaForCausalLM"
     cudagraph_mode: str | None = None  # None: not derived
+    plugin: Ours | None = None  # attnfit's own
 
 
 class KvLayer(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,14 +6,16 @@ only where the release's own source has the text; otherwise it is unknown, never
 
 from __future__ import annotations
 
+from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.launch import facts, kernel_facts
 from attnfit.engines.vllm.launch.state import Refusal, Unknown
 from attnfit.engines.vllm.launch.way import in_plain_words
 
 
 def weigh(release: str, refusal: Refusal) -> Refusal | Unknown:
-    """The refusal, or what is unknown about it in this release. The selector's own refusals are the book's."""
-    if release in facts.PROVEN or refusal.stage == "selector":
+    """The refusal, or what is unknown about it in this release. The selector's own refusals are the book's, and those
+    of our plug-in our own."""
+    if release in facts.PROVEN or refusal.stage == "selector" or refusal.where.startswith(ours.PLACE):
         return refusal
     minor = int(release.split(".")[1])
     texts: dict[str, int] = kernel_facts.load("since")["texts"]

@@ -8,6 +8,7 @@ from typing import Any
 from attnfit.core import Capability
 from attnfit.engines.vllm.launch import facts as tables
 from attnfit.engines.vllm.launch.state import ParsedFlags, Refusal, Unknown
+from attnfit.engines.vllm.ours import Ours
 
 
 class Way:
@@ -28,12 +29,13 @@ class Way:
         table: dict[str, Any] | None = None,
         weight_dtypes: frozenset[str] | None = None,
         hub: bool = False,
+        plugin: Ours | None = None,
     ) -> None:
         self.raw, self.hf_quant, self.capability, self.flags = config, hf_quant, capability, flags
         self.release, self.path, self.files, self.gpus = release, path, files, gpus
         self.env = {**{k: v for k, v in (env or {}).items() if isinstance(v, str)}, **flags.env}
         self.keep_going = keep_going
-        self.weight_dtypes, self.hub = weight_dtypes, hub
+        self.weight_dtypes, self.hub, self.plugin = weight_dtypes, hub, plugin
         self.refusals: list[Refusal] = []
         self.notes: list[str] = []
         self.facts = table if table is not None else tables.release_facts(release)

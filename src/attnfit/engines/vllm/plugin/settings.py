@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 AUTO = "ATTNFIT_VLLM_AUTO"  # choose our backend by itself where no backend of vLLM accepts
 INDEXER = "ATTNFIT_VLLM_INDEXER"  # our indexer in place of the one that needs DeepGEMM
 CPU = "ATTNFIT_VLLM_CPU"  # DSA models on the CPU build
 
 
-def is_on(name: str) -> bool:
-    return os.environ.get(name, "") in ("1", "true", "yes", "on")
+def is_on(name: str, variables: Mapping[str, str] = os.environ) -> bool:
+    return variables.get(name, "") in ("1", "true", "yes", "on")
