@@ -279,4 +279,5 @@ def main() -> None:
             out.write(json.dumps({"config": q, **got}) + "\n")
 
 
-main()
+if __name__ == "__main__":  # vllm_plugin_choice.py asks the same judge twice
+    main()

@@ -11,6 +11,7 @@ from attnfit.engines.vllm.plugin.impl import TritonMLASparseImpl
 from attnfit.engines.vllm.plugin.metadata import TritonMLASparseMetadata, TritonMLASparseMetadataBuilder
 
 PACKED_WIDTH = 656  # bytes of an fp8_ds_mla row
+_ANY_BLOCK_SIZE = (releases.base("MultipleOf")(1),)
 
 
 class TritonMLASparseBackend(releases.base("AttentionBackend")):  # type: ignore[misc]
@@ -36,7 +37,7 @@ class TritonMLASparseBackend(releases.base("AttentionBackend")):  # type: ignore
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
-        return [releases.base("MultipleOf")(1)]
+        return list(_ANY_BLOCK_SIZE)
 
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
@@ -58,7 +59,11 @@ class TritonMLASparseBackend(releases.base("AttentionBackend")):  # type: ignore
     def supports_combination(
         cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, *rest: Any, **named: Any
     ) -> str | None:
-        """What no single question of the selector covers: a cache of another 16-bit type, packed rows without rope."""
+        """What no single question of the selector covers: a cache of another 16-bit type, packed rows without rope, and
+        more keys a token than the kernel takes, which no question says: the model's config does."""
+        topk = _index_topk()
+        if topk is not None and not 0 < topk <= serves.MAX_TOPK:
+            return f"index_topk: 1 to {serves.MAX_TOPK} required but got {topk}"
         wrong = serves.combination(
             head_size=head_size,
             dtype=str(dtype).removeprefix("torch."),
@@ -73,3 +78,11 @@ class TritonMLASparseBackend(releases.base("AttentionBackend")):  # type: ignore
     ) -> tuple[int, ...]:
         """Asked for up to 0.28.0; later releases derive it from the layer's cache spec."""
         return (num_blocks, block_size, PACKED_WIDTH if cache_dtype_str == "fp8_ds_mla" else head_size)
+
+
+def _index_topk() -> int | None:
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    model = None if config is None else config.model_config
+    return None if model is None else getattr(model.hf_text_config, "index_topk", None)

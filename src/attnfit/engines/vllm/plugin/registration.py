@@ -13,15 +13,21 @@ PATH = "attnfit.engines.vllm.plugin.backend.TritonMLASparseBackend"
 def register(*, auto: bool, indexer: bool) -> None:
     """Raises what keeps the plug-in from working here; nothing is changed then."""
     release = releases.running()
+    from vllm.platforms import current_platform
+
     from attnfit.engines.vllm.plugin import backend  # noqa: F401  (fails here, not in the middle of a launch)
 
+    # Of the class: an instance warns of a name it lacks. Where the platform is ours: no GPU, no choice, no DeepGEMM.
+    on_cpu = getattr(type(current_platform), "serves_dsa", False)
+    auto = auto and not on_cpu
+    theirs = _choice() if auto else None
     member = _registered(release)
-    if indexer:
+    if indexer or on_cpu:
         from attnfit.engines.vllm.plugin.indexer import routing
 
         routing.install()
     if auto:
-        _append_to_choice(member)
+        _append_to_choice(theirs, member)
 
 
 def _registered(release: str) -> Any:
@@ -36,7 +42,8 @@ def _registered(release: str) -> Any:
             raise RuntimeError(f"the name {CUSTOM} is taken by {custom.get_path()}, and this release has no other")
         return custom
     name = NAME if _is_free(AttentionBackendEnum, NAME) else NAME_IF_TAKEN
-    register_backend(name, PATH)
+    if name not in AttentionBackendEnum.__members__:  # a process may load plug-ins again, and a name is added once
+        register_backend(name, PATH)
     return AttentionBackendEnum[name]
 
 
@@ -44,11 +51,20 @@ def _is_free(names: Any, name: str) -> bool:
     return name not in names.__members__ or names[name].get_path() == PATH
 
 
-def _append_to_choice(member: Any) -> None:
+def _choice() -> Any:
+    """vLLM's own function for the order of its choice. Raises UnknownReleaseError where it is not where it was."""
+    from vllm.platforms import cuda
+
+    try:
+        return cuda._get_backend_priorities
+    except AttributeError as error:
+        raise releases.UnknownReleaseError(f"this vLLM is not the one it knows: {error}") from error
+
+
+def _append_to_choice(theirs: Any, member: Any) -> None:
     """The last of the backends that vLLM tries for MLA by itself: chosen only where it would have none."""
     from vllm.platforms import cuda
 
-    theirs = cuda._get_backend_priorities
     if getattr(theirs, "attnfit", False):
         return
 
