@@ -7,8 +7,6 @@ Settings are environment variables (settings.py); what is served is said in serv
 
 from __future__ import annotations
 
-import logging
-
 _said = False
 
 
@@ -21,11 +19,14 @@ def register() -> None:
 
         registration.register(auto=settings.is_on(settings.AUTO), indexer=settings.is_on(settings.INDEXER))
     except Exception as error:  # vLLM does not guard this call, and must start without us
-        _say(f"attnfit's sparse MLA backend is not loaded: {error}")
+        say(f"attnfit's sparse MLA backend is not loaded: {error}")
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """One warning in vLLM's log; only the first, for processes ask again."""
     global _said
     if not _said:
+        import logging  # `check` imports this package, and has no use for it
+
         _said = True
         logging.getLogger("vllm.attnfit").warning("%s", " ".join(sentence.split()))

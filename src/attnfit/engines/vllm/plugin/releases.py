@@ -15,13 +15,14 @@ class UnknownReleaseError(Exception):
     """vLLM is of a release, or of a form, that this was not written for; the text is one sentence."""
 
 
-def running() -> str:
+def running(*, on_cpu: bool = False) -> str:
     """The release without its build: "0.32.0" of "0.32.0+cpu". Raises UnknownReleaseError for one not in serves.py."""
     from vllm import __version__
 
     release = str(__version__).partition("+")[0]
-    if release not in serves.RELEASES:
-        raise UnknownReleaseError(f"it knows vLLM {', '.join(serves.RELEASES)}, and this is {release}")
+    known = serves.CPU_RELEASES if on_cpu else serves.RELEASES
+    if release not in known:
+        raise UnknownReleaseError(f"it knows vLLM {', '.join(known)}, and this is {release}")
     return release
 
 

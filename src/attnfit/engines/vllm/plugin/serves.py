@@ -14,6 +14,7 @@ CUSTOM = "CUSTOM"  # the one name that the other releases leave to plug-ins
 
 # Releases an adapter was written for and tried with. Another release is refused by name, and vLLM starts without us.
 RELEASES = ("0.16.0", "0.23.0", "0.28.0", "0.30.0", "0.32.0", "0.33.0")
+CPU_RELEASES = ("0.32.0",)  # of the build for CPUs: what it forces on MLA models differs between releases
 NAMED = ("0.32.0", "0.33.0")  # `register_backend` takes a new name (registry.py, 0.32.0:392, 0.33.0:403)
 
 LAYER_WRITES_CACHE = ("0.16.0",)  # mla_attention.py:524: not the implementation, so our writer is not asked

