@@ -165,8 +165,7 @@ def _reasons(q: Question, release: str, asked: Sequence[str]) -> list[Reason]:
     found += _generic(_BEFORE, q, release, asked)
     found += said("capability", "compute capability not supported", "compute_capability")
     found += _generic(_AFTER, q, release, asked)
-    if together is None and "index_topk" in alone:
-        together = next(each for each in own if each[0] == "index_topk")
+    together = next((each for each in own if each[0] == "index_topk"), together)  # backend.py says the first it finds
     if together is not None:
         what, needed, seen = together
         text = f"{what}: {needed} required but got {seen}"

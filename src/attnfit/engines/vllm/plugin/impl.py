@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnfit.engines.vllm.plugin import releases, workspace
+from attnfit.engines.vllm.plugin import indexers, releases, settings, workspace
 from attnfit.engines.vllm.plugin.rows import cache_rows
 from attnfit.engines.vllm.plugin.serves import MAX_TOPK, NAME
 from attnfit.kernels import interpreter, sparse_mla, write_latent_cache
@@ -58,6 +58,7 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
             raise NotImplementedError(f"{NAME} reads float16, bfloat16 and fp8_ds_mla caches, not {kv_cache_dtype}")
         if indexer is None and topk_indices_buffer is None:
             raise NotImplementedError(f"{NAME} needs the indexer's top-k buffer; this layer has neither")
+        _refuse_without_keys()
         self.num_heads = num_heads
         self.head_size = head_size
         self.scale = float(scale)
@@ -139,6 +140,22 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
             implementation=_on_cpu(q, "latent"),
             workspace=workspace.get(self._workspace),
         )
+
+
+def _refuse_without_keys() -> None:
+    """Raises NotImplementedError where no indexer runs: now, and not at the first batch, when the weights are loaded."""
+    from vllm.config import get_current_vllm_config_or_none
+    from vllm.platforms import current_platform
+
+    config = get_current_vllm_config_or_none()
+    if config is None or config.model_config is None or not current_platform.is_cuda():
+        return
+    gpu = current_platform.get_device_capability()
+    architecture = (getattr(config.model_config.hf_config, "architectures", None) or [""])[0]
+    own = settings.is_on(settings.INDEXER)
+    why = indexers.missing(releases.running(), (gpu.major, gpu.minor), architecture, own=own, variable=settings.INDEXER)
+    if why:
+        raise NotImplementedError(why)
 
 
 def _on_cpu(values: torch.Tensor, kernel: str) -> str | None:

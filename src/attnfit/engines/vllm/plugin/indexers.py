@@ -22,6 +22,7 @@ NOT_IN_WHEEL = ("0.16.0",)  # no vllm/third_party/deep_gemm
 OURS = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 POOLED = ("Glm5NextForCausalLM", "Glm5NextForConditionalGeneration")  # an indexer of their own, over pools of keys
 KNOWN = (*OURS, *POOLED)
+_DRAFTS = ("DeepSeekMTPModel", "DeepseekV32MTPModel")  # the draft models' own names, as their layers see them
 # With our indexer they are built by vLLM's generic classes (indexer/routing.py): architecture -> whose class that is.
 GENERIC = {
     "DeepseekV32ForCausalLM": "DeepseekV3ForCausalLM",
@@ -39,10 +40,10 @@ def deep_gemm_serves(release: str, capability: tuple[int, int]) -> bool:
 
 def missing(release: str, capability: tuple[int, int], architecture: str, *, own: bool, variable: str) -> str:
     """Why nothing can pick the keys, in one sentence; "" where something can. own: our indexer is switched on."""
-    if deep_gemm_serves(release, capability) or (own and architecture in OURS):
+    if deep_gemm_serves(release, capability) or (own and architecture in (*OURS, *_DRAFTS)):
         return ""
     gpu = "compute capability {}.{}".format(*capability)
-    if architecture in OURS:
+    if architecture in (*OURS, *_DRAFTS):
         return (
             f"the indexer of vLLM {release} needs DeepGEMM, which has no kernels for {gpu}; set {variable}=1 for "
             "attnfit's own indexer"
