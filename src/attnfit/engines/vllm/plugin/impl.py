@@ -143,7 +143,7 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
 
 
 def _refuse_without_keys() -> None:
-    """Raises NotImplementedError where no indexer runs: now, and not at the first batch, when the weights are loaded."""
+    """Raises NotImplementedError where no indexer runs: now, not at the first batch, when the weights are loaded."""
     from vllm.config import get_current_vllm_config_or_none
     from vllm.platforms import current_platform
 
