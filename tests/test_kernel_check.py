@@ -138,7 +138,13 @@ def test_linear_attention_is_asked_with_the_heads_of_one_rank(model: Path, tree:
 
 @pytest.mark.parametrize(
     ("backend", "more"),
-    [("MAMBA2_ATTN", {"mamba_type": "MAMBA2"}), ("TRITON_ATTN", {"attn_type": "encoder_only"}), ("TREE_ATTN", {})],
+    [
+        ("MAMBA2_ATTN", {"mamba_type": "MAMBA2"}),
+        ("TRITON_ATTN", {"attn_type": "encoder_only"}),
+        ("TREE_ATTN", {}),
+        ("TRITON_MLA_SPARSE", {}),
+        ("CUSTOM", {}),
+    ],
 )
 def test_triton_kernels_that_no_adapter_launches_are_unknown(backend: str, more: dict[str, str]) -> None:
     layer = KvLayer(layer_class="Attention", backend=backend, **more)

@@ -122,6 +122,7 @@ def test_a_name_that_nothing_registers_is_refused_where_the_engine_refuses_it(re
     assert (custom.launch.stage, custom.verdict) == ("selector", "refused")
     assert custom.launch.error is not None
     assert custom.launch.error.startswith("ValueError: Backend CUSTOM must be registered before use.")
+    assert any("another one registers is not known" in note for note in custom.launch.notes)
     for report in (by_name, custom):
         assert any(" ".join(step.argv or ()) == "vllm serve v32 -tp 8" for step in report.steps), "or without it"
         assert [step.installs for step in report.steps] == ["", "attnfit[vllm]"]

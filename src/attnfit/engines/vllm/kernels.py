@@ -10,6 +10,7 @@ from typing import Any
 
 from attnfit.core import Launch, LayerQuestion
 from attnfit.engines import KernelAsk
+from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.launch import Case, Walked, walk
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer, Refusal, Unknown
 
@@ -32,6 +33,8 @@ def asks(case: Case, launch: Launch) -> list[KernelAsk]:
 
 def _of(layer: KvLayer, walked: Walked, launch: Launch) -> Iterator[KernelAsk]:
     try:
+        if layer.backend in ours.NAMES:
+            raise Unknown("attnfit's own are not asked about here; `attnfit kernels fit` compiles them")
         if layer.backend == "TRITON_MLA":
             yield _latent(layer, walked)
         elif layer.backend == "TRITON_ATTN" and layer.attn_type == "decoder":

@@ -1,4 +1,4 @@
-"""What attnfit's plug-in means for a launch after the selector: which layers it was written for, and who picks the keys.
+"""What attnfit's plug-in means for a launch after the selector: which layers it serves, and who picks their keys.
 
 Sources: engines/vllm/plugin, not vLLM's; `ours.py` has what the selector is told.
 """
@@ -14,7 +14,7 @@ from attnfit.core import LayerQuestion, Reason, Status, Verdict
 from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4
 from attnfit.engines.vllm.launch.state import EngineConfig, Refusal, Unknown
-from attnfit.engines.vllm.plugin import indexers, settings
+from attnfit.engines.vllm.plugin import indexers, serves, settings
 
 if TYPE_CHECKING:
     from attnfit.engines.vllm.launch.asker import LayerAnswer
@@ -84,6 +84,8 @@ def _notes(cfg: EngineConfig, layers: Sequence[LayerQuestion]) -> Iterator[str]:
     sparse = any(layer.question.use_mla and layer.question.use_sparse for layer in layers)
     if plugin.why and (sparse or wanted in ours.NAMES):
         yield plugin.why
+    if wanted == serves.CUSTOM and not plugin.loaded:
+        yield "CUSTOM is what plug-ins register, and attnfit's is not there; what another one registers is not known here"
     if cfg.architecture in IS_V4 and wanted in ours.NAMES:
         yield f"DeepSeek-V4 asks for no attention backend: --attention-backend {wanted} does nothing"
     chosen = any(layer.selection.chosen in ours.NAMES for layer in layers)
