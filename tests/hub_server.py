@@ -109,6 +109,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     return self.send(found[0], found[1], b"{}")
             if match := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)(?:/revision/(.+))?", path):
                 return self.listing(match[1], match[2] or "main")
+            if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path):
+                return self.tree(match[1], match[2])
             if match := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
                 return self.resolve(match[1], match[2], match[3], cut)
             if match := re.fullmatch(r"/storage/(.+?)@([0-9a-f]+)/(.+)", path):
@@ -149,6 +151,13 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if commit is not None:
                 files = [{"rfilename": n, "size": len(b)} for n, b in hub.repos[repo][commit].items()]
                 self.send(200, {}, json.dumps({"id": repo, "sha": commit, "siblings": files}).encode())
+
+        def tree(self, repo: str, revision: str) -> None:
+            commit = self.commit(repo, revision)
+            if commit is not None:
+                files = hub.repos[repo][commit].items()
+                listed = [{"type": "file", "path": n, "size": len(b), "oid": "0" * 40} for n, b in files]
+                self.send(200, {}, json.dumps(listed).encode())
 
         def resolve(self, repo: str, revision: str, name: str, cut: bool) -> None:
             commit = self.commit(repo, revision)

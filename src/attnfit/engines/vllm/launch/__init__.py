@@ -128,7 +128,7 @@ def _walk(launch: Launch, case: Case) -> Walked:
         found.refusals[:0] = reading.refusals
         unnamed = gguf.unnamed(found.config, env)
         also = [unnamed] if isinstance(unnamed, Refusal) else []
-        launch.notes += tuple(gguf.then(found.refusals + also) + [note for one in also for note in gguf_loader.unserved(one)])
+        launch.notes += (*gguf.then(found.refusals + also), *gguf_loader.hints(also, found.config))
     cfg = found.config
     launch.notes += tuple(cfg.notes)
     launch.dtype, launch.kv_cache_dtype, launch.block_size = cfg.dtype, cfg.kv_cache_dtype, cfg.block_size

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from attnfit.core import Capability, Model
-from attnfit.engines.vllm.launch import gguf_config
+from attnfit.engines.vllm.launch import gguf_config, gguf_loader
 from attnfit.engines.vllm.launch import gguf_names as names
-from attnfit.engines.vllm.launch.facts import release_facts
+from attnfit.engines.vllm.launch.facts import class_tables, release_facts
 from attnfit.engines.vllm.launch.messages import plain, value_error
 from attnfit.engines.vllm.launch.state import EngineConfig, ParsedFlags, Refusal, Unknown
 from attnfit.errors import AttnfitError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: the environment fact that says the plug-in is there (`Release.facts`)
 PLUGIN = "gguf_plugin"
 _CONFIG = "vllm/transformers_utils/config.py"
+_TOKENIZERS = frozenset({"tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "tekken.json"})
 _INSTALL = "from 0.24 on vLLM reads GGUF only with vllm-gguf-plugin (`pip install vllm-gguf-plugin`; --env {}=yes)"
 
 
@@ -150,6 +151,20 @@ def _other(model: Model, given: _Given) -> Model:
     )
 
 
+def _generating(model: Model, given: _Given, release: str, *, plugin: bool) -> tuple[Model, Refusal | None]:
+    """The model of that config.json as the class that transformers generates text with, or what says there is none."""
+    config, refused = dict(given.config), None
+    model_type = config.get("model_type")
+    causal = gguf_config.causal_lm(gguf_loader.major(release, str(model_type), plugin=plugin)).get(str(model_type))
+    own = release_facts(release).get("config_classes", {})
+    if causal is not None:
+        config["architectures"] = [causal]
+    elif model_type in own or model_type in class_tables(release).types or "auto_map" in config:  # else it is not read
+        where = "vllm_gguf_plugin/config_parser.py:43" if plugin else _CONFIG
+        refused = plain("RuntimeError", f"Can't get gguf config for {model_type}.", where)
+    return msgspec.structs.replace(_other(model, given), config=config), refused
+
+
 def _in_tree(model: Model, header: GgufModel, flags: ParsedFlags, release: str, given: _Given | None) -> Reading:
     """0.12 to 0.23: a probe for speculators reads the file first, whatever --hf-config-path says."""
     flags = _set(flags, quantization="gguf", load_format="gguf")
@@ -164,7 +179,12 @@ def _in_tree(model: Model, header: GgufModel, flags: ParsedFlags, release: str, 
             raise Unknown(f"whether {repository} has a config.json, which the engine's probe for speculators reads")
         refusals = [] if "config.json" in model.files else [names.no_config(repository)]
         given = given or (None if refusals else _beside(repository, True, f"the config.json of {repository}"))
-        return Reading(model if given is None else _other(model, given), flags, tables, refusals, notes)
+        if given is not None:
+            model, refused = _generating(model, given, release, plugin=False)
+            refusals += [refused] if refused else []
+        if gguf_config.refuses(header) is not None and not flags.get("tokenizer"):
+            notes.append(f"the tokenizer, too, is read through {header.architecture}: pass --tokenizer of the original")
+        return Reading(model, flags, tables, refusals, notes)
     refusals = []
     if (refused := gguf_config.refuses(header)) is not None:
         refusals.append(refused)
@@ -174,7 +194,8 @@ def _in_tree(model: Model, header: GgufModel, flags: ParsedFlags, release: str, 
             "vllm-gguf-plugin, --hf-config-path and --tokenizer"
         )
     if given is not None:
-        return Reading(_other(model, given), flags, tables, refusals, notes)
+        model, refused = _generating(model, given, release, plugin=False)
+        return Reading(model, flags, tables, refusals + ([refused] if refused else []), notes)
     if refusals:
         return Reading(model, flags, tables, refusals, [*notes, *_guessed(header)])
     config = gguf_config.config_of(header)
@@ -219,7 +240,9 @@ def _plugin(
     model: Model, header: GgufModel, flags: ParsedFlags, release: str, given: _Given | None, files_here: bool
 ) -> Reading:
     """vllm-gguf-plugin 0.0.5: config.json from --hf-config-path, else --tokenizer, else beside the file."""
-    values = {"quantization": flags.get("quantization") or "gguf", "load_format": "gguf"}
+    load = flags.get("load_format")
+    load = "gguf" if load in (None, "auto") else load
+    values = {"quantization": flags.get("quantization") or "gguf", "load_format": load}
     notes = ["vllm-gguf-plugin taken as 0.0.5"]
     tokenizer = flags.get("tokenizer")
     names_gguf = isinstance(tokenizer, str) and (tokenizer.endswith(".gguf") or names.REMOTE.fullmatch(tokenizer))
@@ -241,16 +264,10 @@ def _plugin(
         notes.append("the plug-in needs a config.json: pass --hf-config-path and --tokenizer of the original model")
         notes += _guessed(header)
         return Reading(model, _set(flags, **values), release_facts(release), [refusal], notes)
-    config = dict(given.config)
-    causal = gguf_config.causal_lm("5").get(str(config.get("model_type")))
-    refusals = []
-    if causal is None and config.get("model_type") is not None:  # without one, the config's own reader refuses
-        said = f"Can't get gguf config for {config.get('model_type')}."
-        refusals.append(plain("RuntimeError", said, "vllm_gguf_plugin/config_parser.py:43"))
-    elif causal is not None:
-        config["architectures"] = [causal]
-    other = msgspec.structs.replace(_other(model, given), config=config)
-    return Reading(other, _set(flags, **values), release_facts(release), refusals, notes)
+    if not tokenizer and given.files is not None and not given.files & _TOKENIZERS:
+        notes.append(f"{given.path} has no tokenizer, which the engine takes from there: pass --tokenizer")
+    other, refused = _generating(model, given, release, plugin=True)
+    return Reading(other, _set(flags, **values), release_facts(release), [refused] if refused else [], notes)
 
 
 def _guessed(header: GgufModel) -> list[str]:
@@ -260,27 +277,12 @@ def _guessed(header: GgufModel) -> list[str]:
     return [f"the layers are those that the keys of the file describe ({header.architecture})"]
 
 
-def misread(header: GgufModel, cfg: EngineConfig) -> str:
-    """What keeps the weights from going in although every gate lets the launch pass; empty where nothing does."""
-    files, sizes = header.files, cfg.sizes
-    if files.header.cut_off:
-        return f"the rest of the file: it ends {files.header.cut_off:,} bytes before its last tensor does"
-    if files.missing:
-        return f"the parts of the model that are not there: {', '.join(files.missing[:3])}"
-    seen = {
-        "num_attention_heads": sizes.total_num_attention_heads,
-        "num_key_value_heads": sizes.total_num_kv_heads,
-        "num_hidden_layers": sizes.total_num_hidden_layers,
-        "hidden_size": sizes.hidden_size,
-        "head_dim": sizes.head_size,
-        "num_local_experts": sizes.num_experts,
-        "num_experts": sizes.num_experts,
-    }
-    if header.unknown or sizes.is_deepseek_mla:
-        return ""
-    other = [
-        f"{name} {header.config[name]} ({header.sources[name]}), the engine takes {value}"
-        for name, value in seen.items()
-        if header.config.get(name) is not None and header.config[name] != value
-    ]
-    return f"whether the weights go in: the file has {'; '.join(other)}" if other else ""
+def unnamed(cfg: EngineConfig, env: Mapping[str, bool]) -> Refusal | Unknown | None:
+    """What the GGUF loader refuses before the model is built; Unknown: whether it does."""
+    plugin = not in_tree(cfg.release)
+    if plugin and not (env.get(PLUGIN) and cfg.flags.get("load_format") == "gguf"):
+        return None  # another loader builds the model first, or makes its weights up
+    try:
+        return gguf_loader.refuses(cfg.config, cfg.release, plugin=plugin)
+    except Unknown as unknown:
+        return unknown
