@@ -85,7 +85,7 @@ def _notes(cfg: EngineConfig, layers: Sequence[LayerQuestion]) -> Iterator[str]:
     if plugin.why and (sparse or wanted in ours.NAMES):
         yield plugin.why
     if wanted == serves.CUSTOM and not plugin.loaded:
-        yield "CUSTOM is what plug-ins register, and attnfit's is not there; what another one registers is not known here"
+        yield "CUSTOM is what plug-ins register; attnfit's is not there, and what another one registers is not known"
     if cfg.architecture in IS_V4 and wanted in ours.NAMES:
         yield f"DeepSeek-V4 asks for no attention backend: --attention-backend {wanted} does nothing"
     chosen = any(layer.selection.chosen in ours.NAMES for layer in layers)
