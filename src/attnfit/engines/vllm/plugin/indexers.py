@@ -48,6 +48,8 @@ def missing(release: str, capability: tuple[int, int], architecture: str, *, own
             f"the indexer of vLLM {release} needs DeepGEMM, which has no kernels for {gpu}; set {variable}=1 for "
             "attnfit's own indexer"
         )
+    if architecture in POOLED:
+        architecture = POOLED[0]  # whose layers they are, within a multimodal model too
     return (
         f"the indexer of {architecture} needs DeepGEMM, which has no kernels for {gpu}; attnfit's own indexer is for "
         f"{' and '.join(OURS)}"
