@@ -89,7 +89,9 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
         """Called when the indexer is done; rows are looked up on the same stream, so there is nothing to record."""
 
     def reserve_workspace(self) -> None:
-        """Called in the profiling run; it is reserved already."""
+        """Called in the profiling run (0.33.0), by every micro-batch, each of which has a workspace of its own: the one
+        that constructs the layers has reserved only its own."""
+        workspace.get(self._workspace)
 
     def do_kv_cache_update(
         self,
