@@ -135,6 +135,13 @@ def preempted(server: Server, chance: random.Random) -> tuple[list[Answer], list
     return answers, [Figure("preemptions", server.metrics()["vllm:num_preemptions_total"], 1, at_least=True)]
 
 
+def drafted(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+    """With a draft model: two tokens of a request in one step. What it drafts changes nothing of what is answered."""
+    answers = server.together(prompts(LENGTHS, chance), TOKENS)
+    drafts = server.metrics()["vllm:spec_decode_num_draft_tokens_total"]
+    return answers, [Figure("drafted tokens", drafts, len(answers) * TOKENS / 2, at_least=True)]
+
+
 def short(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
     """Few tokens, for the interpreter: beyond index_topk of its model, alone and together."""
     asked = prompts((5, 17, 40, 70), chance)
@@ -147,6 +154,8 @@ CHUNKS = "--max-num-batched-tokens 64 --max-num-seqs 32"
 SHARED = {"index_topk_freq": 2, "index_skip_topk_offset": 2, "num_hidden_layers": 6}
 SMALL = {"index_topk": 16, "num_hidden_layers": 2}
 INTERPRETED = {"TRITON_INTERPRET": "1"}
+DRAFT = {"num_nextn_predict_layers": 1}
+DRAFTS = """--speculative-config {"method":"mtp","num_speculative_tokens":1}"""
 ALL = (alone, together, prefix)
 SCENES = (
     Scene("GLM", Model(GLM), BLOCKS_64, ALL, ci=True),
@@ -156,6 +165,8 @@ SCENES = (
     Scene("GLM, small cache", Model(GLM, 2), f"{BLOCKS_16} --num-gpu-blocks-override 40", (preempted,), ci=True),
     Scene("V3.2, small cache", Model(V32, 2), f"{BLOCKS_64} --num-gpu-blocks-override 10", (preempted,)),
     Scene("GLM, shared indexers", Model(GLM, 3, changes=SHARED), BLOCKS_64, (alone, together), ci=True),
+    Scene("GLM, drafts", Model(GLM, 5, changes=DRAFT), f"{BLOCKS_16} {DRAFTS}", (drafted,)),
+    Scene("V3.2, two ranks", Model(V32, 5), f"{BLOCKS_64} --tensor-parallel-size 2", (together,)),
     Scene("GLM, kernels", Model(GLM, 4, "float16", SMALL), "--dtype float16", (short,), True, INTERPRETED),
     Scene("V3.2, kernels", Model(V32, 4, "float16", SMALL), "--dtype float16", (short,), False, INTERPRETED),
 )

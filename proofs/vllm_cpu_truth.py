@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 512
 # Small, but each part of the real ones is there: a dense layer, routed and shared experts, a latent of 512 + 64.
-# 32 index heads: with few, ReLU makes exact ties at 0, and top-k then says nothing.
 COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
@@ -38,9 +38,6 @@ COMMON: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "max_position_embeddings": 1024,
     "rms_norm_eps": 1e-6,
-    "index_topk": 64,
-    "index_head_dim": 128,
-    "index_n_heads": 32,
     "initializer_range": 0.05,  # fp32 then leaves 3e-6 of noise in a logprob, and a dense model differs by 2
     "bos_token_id": 0,
     "eos_token_id": 1,
@@ -49,10 +46,22 @@ COMMON: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
 MASKED = -1e30  # keys of the future score less
+# 32 index heads: with few, ReLU makes exact ties at 0, and top-k then says nothing.
+DSA = {"index_topk": 64, "index_head_dim": 128, "index_n_heads": 32}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 KINDS: dict[str, dict[str, Any]] = {
-    "glm_moe_dsa": {"indexer_rope_interleave": True},
-    "deepseek_v32": {},
-    "deepseek_v3": {"rope_interleave": True},
+    "glm_moe_dsa": {**DSA, "indexer_rope_interleave": True},
+    "deepseek_v32": {**DSA, "rope_parameters": YARN},
+    "deepseek_v3": {"rope_interleave": True},  # dense MLA
 }
 
 
@@ -71,6 +80,8 @@ def make(folder: str, kind: str, seed: int, dtype: str = "float32", **changes: A
             if name.endswith("e_score_correction_bias"):
                 value.normal_(0, 0.05)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
+    if changes.get("num_nextn_predict_layers"):
+        _add_draft(Path(folder) / "model.safetensors", model.config.num_hidden_layers)
     words = {f"t{number}": number for number in range(VOCABULARY)}
     tokenizer = {
         "version": "1.0",
@@ -82,6 +93,23 @@ def make(folder: str, kind: str, seed: int, dtype: str = "float32", **changes: A
     (Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
     (Path(folder) / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return {"parameters": sum(value.numel() for value in model.parameters())}
+
+
+def _add_draft(file: Path, layers: int) -> None:
+    """One layer that drafts, which transformers does not have: a copy of the last one, and projections at random."""
+    weights = load_file(file)
+    last, draft = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    found = {name.replace(last, draft): value.clone() for name, value in weights.items() if name.startswith(last)}
+    hidden, like = weights["model.embed_tokens.weight"].shape[1], weights["lm_head.weight"]
+    found |= {
+        f"{draft}embed_tokens.weight": weights["model.embed_tokens.weight"].clone(),
+        f"{draft}shared_head.head.weight": weights["lm_head.weight"].clone(),
+        f"{draft}shared_head.norm.weight": weights["model.norm.weight"].clone(),
+        f"{draft}enorm.weight": torch.ones(hidden, dtype=like.dtype),
+        f"{draft}hnorm.weight": torch.ones(hidden, dtype=like.dtype),
+        f"{draft}eh_proj.weight": torch.randn(hidden, 2 * hidden).mul(0.05).to(like.dtype),
+    }
+    save_file({**weights, **found}, file, metadata={"format": "pt"})
 
 
 class Margins:
