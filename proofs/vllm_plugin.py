@@ -5,7 +5,7 @@
 
 Each part runs in a child with the venv's python, in which attnfit is found like an installed distribution: its source
 on PYTHONPATH, and a folder with its entry points. The venvs are not changed. Exits 1 if anything is not as promised;
-what could not be asked is counted as unknown. With --ci a machine that cannot install vLLM skips the proof, and says so.
+what could not be asked is counted as unknown. With --ci a machine that cannot install vLLM skips it, and says so.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import engine
+import random_launches
 import vllm_plugin_table as table
 
-from attnfit.engines.vllm.plugin import serves
+from attnfit.engines.vllm.plugin import indexers, serves
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 CI_RELEASE, CI_SEED = "0.33.0", 1
-PARTS = ("load", "choice", "launch", "forward")
 
 
 class Figures:
@@ -159,7 +160,111 @@ def choice(release: str, python: str, folder: Path, figures: Figures, args: argp
     figures.add(release, "the table of the docs against the real selector", len(sparse), cells)
 
 
-RUN = {"load": load, "choice": choice}
+IMPL = "attnfit.engines.vllm.plugin.impl.TritonMLASparseImpl"
+BUILDER = "attnfit.engines.vllm.plugin.metadata.TritonMLASparseMetadataBuilder"
+INDEXERS = {f"attnfit.engines.vllm.plugin.indexer.{name}" for name in (
+    "module.Indexer", "module.IndexerCache", "op.SparseIndexer")}  # fmt: skip
+GENERIC = "vllm.model_executor.models.deepseek_v2."
+GLM5, V32, FLASH = "zai-org__GLM-5", "deepseek-ai__DeepSeek-V3.2", "zai-org__GLM-5.3-Flash"
+OWN = {"ATTNFIT_VLLM_INDEXER": "1"}
+# The transformers that these releases bring, 4.57.6, reads no config of that type: `pip install -U transformers` first.
+TOO_OLD = "but Transformers does not recognize this architecture"
+HAS_FLASH = ("0.30.0", "0.32.0", "0.33.0")  # Glm5NextForCausalLM, models/registry.py (0.30.0:123)
+
+
+def launches(release: str, folder: Path, ci: bool) -> Iterator[dict[str, Any]]:
+    """float16 models on 8 GPUs: with vLLM's indexers where DeepGEMM has kernels, and with ours elsewhere."""
+    places = {place.name: str(place) for place in random_launches.models(folder / "models")}
+    name = serves.NAME.lower() if release in serves.NAMED else serves.CUSTOM.lower()
+    named = ["--attention-backend", name]
+    packed = ["--kv-cache-dtype", "fp8_ds_mla"]
+    own = {} if indexers.deep_gemm_serves(release, (12, 0)) else OWN
+    cases: list[tuple[str, str, list[str], dict[str, str]]] = [
+        (GLM5, "12.0", named, own), (V32, "12.0", [*named, *packed], own),
+        *([(FLASH, "12.0", named, {})] if release in HAS_FLASH else []),
+        (GLM5, "8.0", [], {**OWN, "ATTNFIT_VLLM_AUTO": "1"}), (V32, "8.0", [*named, *packed], OWN),
+    ]  # fmt: skip
+    if not ci:
+        cases += [(V32, "12.0", named, own), (GLM5, "12.0", [*named, *packed], own), (GLM5, "8.9", named, OWN),
+                  (V32, "8.9", [*named, *packed], OWN), (V32, "9.0", named, {})]  # fmt: skip
+    for model, capability, flags, variables in cases:
+        if release == "0.16.0" and packed[0] in flags:
+            flags = named  # not in float16 there: the layer writes such rows itself
+        if release == "0.16.0":
+            flags = [*flags, "--swap-space", "0"]  # of the host's memory, 4 GiB a GPU by default
+        flags = ["--dtype", "float16", "--tensor-parallel-size", "8", *flags]
+        yield {"model": places[model], "capability": capability, "flags": flags, "variables": variables}
+
+
+def launch(release: str, python: str, folder: Path, figures: Figures, args: argparse.Namespace) -> None:
+    rows = child("vllm_plugin_launch.py", python, list(launches(release, folder, args.ci)), folder)
+    wrong, unknown = [], 0
+    for row in rows:
+        shown = f"{Path(row['model']).name} {row['capability']} {' '.join(row['flags'])} {row['variables'] or ''}"
+        if not row["ok"] and TOO_OLD in row["error"]:
+            unknown += 1
+            print(f"    not asked: {shown}: this venv cannot read that model ({row['error'][:160]!r})", flush=True)
+            continue
+        wrong += [f"{text}: {shown}" for text in launch_wrong(row)]
+    figures.add(release, "whole launches, from flags to the bound KV cache", len(rows), wrong, unknown)
+
+
+def launch_wrong(row: dict[str, Any]) -> Iterator[str]:
+    if not row["ok"]:
+        yield f"{row['stage']}: {row['error'][:600]} {row.get('where')}"
+        return
+    found, flash = row["layers"], FLASH in row["model"]
+    layers = found["impl"].get(IMPL, 0)
+    if set(found["impl"]) != {IMPL} or (layers != row["hidden_layers"] and not flash):
+        yield f"implementations {found['impl']} of {row['hidden_layers']} layers"
+    if row["variables"].get("ATTNFIT_VLLM_INDEXER"):
+        if set(found["indexer"]) != INDEXERS or not row["model_class"].startswith(GENERIC):
+            yield f"indexers {found['indexer']} of {row['model_class']}"
+    elif any("attnfit" in name for name in found["indexer"]):
+        yield f"our indexer, unasked: {found['indexer']}"
+    packed = "fp8_ds_mla" in row["flags"]
+    block, width = row["kernel_block_sizes"][-2 if flash else 0], 656 if packed else 512 if flash else 576
+    kind = f"{'torch.uint8' if packed else 'torch.float16'} [{block}, {width}] "
+    if len(row["caches"]) != 1 or not all(k.startswith(kind) and n == layers for k, n in row["caches"].items()):
+        yield f"caches {row['caches']}, not {layers} times {kind}"
+    if [BUILDER, layers, block, "UNIFORM_BATCH"] not in row["builders"]:
+        yield f"builders {row['builders']}"
+    if not any("serves sparse MLA layers" in line for line in row["said"]):
+        yield f"the log says {row['said']}"
+
+
+def batches(release: str, ci: bool) -> Iterator[dict[str, Any]]:
+    """Batches for the implementation: every width, cache and dtype it serves, and its ranks."""
+    for seed in range(1 if ci else 3):
+        for dtype in serves.DTYPES:
+            packed = [] if release in serves.LAYER_WRITES_CACHE and dtype != "bfloat16" else ["fp8_ds_mla"]
+            for kv in ["auto", dtype, *packed]:
+                yield {"dtype": dtype, "kv": kv, "width": 576, "block_size": (16, 64, 48)[seed], "seed": seed}
+            yield {"dtype": dtype, "kv": "auto", "width": 512, "block_size": 64, "joined": True, "seed": seed}
+            yield {"dtype": dtype, "kv": "auto", "width": 576, "block_size": 64, "shared": True, "seed": seed}
+            for ranks, interleave in ((2, 1), (4, 1), (4, 8)):
+                kv = "fp8_ds_mla" if packed and interleave == 8 else "auto"
+                yield {"dtype": dtype, "kv": kv, "width": 576, "block_size": 16, "ranks": ranks,
+                       "interleave": interleave, "seed": seed}  # fmt: skip
+    yield {"dtype": "float16", "kv": "auto", "width": 576, "block_size": 64, "steps": True}
+
+
+def forward(release: str, python: str, folder: Path, figures: Figures, args: argparse.Namespace) -> None:
+    model = next(str(place) for place in random_launches.models(folder / "models") if place.name == V32)
+    for how, variables in (("float64 path", {}), ("interpreter", {"TRITON_INTERPRET": "1"})):
+        items = [{"model": model, **batch} for batch in batches(release, args.ci)]
+        rows = child("vllm_plugin_forward.py", python, items, folder, **variables)
+        wrong = [f"{text}: { {k: v for k, v in row.items() if k != 'model'} }" for row in rows for text in row["wrong"]]
+        figures.add(release, f"forward on CPU tensors, {how}", len(items), wrong, len(items) - len(rows))
+        for dtype in serves.DTYPES:
+            mine = [row for row in rows if row["dtype"] == dtype and "out" in row]
+            if mine:
+                print(f"    {dtype}: out within {max(r['out'] for r in mine):.1e}, lse within "
+                      f"{max(r['lse'] for r in mine):.1e}; slots by {collections.Counter(r['slots'] for r in mine)}, "
+                      f"merged by {collections.Counter(r['merged_by'] for r in mine)}", flush=True)  # fmt: skip
+
+
+RUN = {"load": load, "choice": choice, "launch": launch, "forward": forward}
 
 
 def venvs(args: argparse.Namespace, folder: Path) -> dict[str, str]:
@@ -176,7 +281,7 @@ def venvs(args: argparse.Namespace, folder: Path) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", action="append", default=[], metavar="X.Y.Z=PATH", help="a venv that has vLLM X.Y.Z")
-    parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--part", action="append", choices=tuple(RUN), help="default: all")
     parser.add_argument("--questions", type=int, default=2_000, help="random ones, beside the grid")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="default: a new one each time")
     parser.add_argument("--ci", action="store_true")
@@ -195,11 +300,10 @@ def main() -> None:
             print(f"SKIPPED: vLLM {CI_RELEASE} cannot be installed here ({error})")
             return
         for release, python in found.items():
-            for part in args.part or PARTS:
-                if part in RUN:
-                    began = time.monotonic()
-                    RUN[part](release, python, folder, figures, args)
-                    print(f"    {part}: {time.monotonic() - began:.0f} s", flush=True)
+            for part in args.part or RUN:
+                began = time.monotonic()
+                RUN[part](release, python, folder, figures, args)
+                print(f"    {part}: {time.monotonic() - began:.0f} s", flush=True)
     figures.print()
     sys.exit(f"{figures.wrong()} wrong" if figures.wrong() else 0)
 

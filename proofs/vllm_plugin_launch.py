@@ -1,0 +1,290 @@
+"""Launches of DSA models with the plug-in in a real vLLM, from flags to metadata builders, on a pretended GPU.
+
+Run by vllm_plugin.py with the python of a venv that has vLLM. A launch is {"model": DIR, "capability": "12.0",
+"flags": [...], "variables": {...}, "expect": ...}. Run are the real serve parser, create_engine_config and model class
+(meta device, rank 0), then the runner's own functions: KV cache specs and groups, attention groups, kernel block sizes,
+metadata builders, the allocation and binding of the KV cache (on meta) and the support of CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import inspect
+import json
+import os
+import sys
+import tempfile
+import traceback
+from typing import Any
+
+SCRATCH = tempfile.gettempdir()
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.update(
+    HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="INFO",
+    TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", HUMMING_DISABLE_PARALLEL_BUILD="1",
+    HF_HOME=f"{SCRATCH}/real-launch-hf",
+    VLLM_CACHE_ROOT=f"{SCRATCH}/real-launch-vllm", FLASHINFER_WORKSPACE_BASE=SCRATCH,
+)  # fmt: skip
+ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)
+
+import torch  # noqa: E402
+from fake_gpu import OnCpu, OnMeta, install, start_groups  # noqa: E402
+
+ADDED = ["--skip-tokenizer-init", "--load-format", "dummy"]  # no tokenizer, no weights
+MEMORY = 60 << 30
+PLUGIN = "attnfit.engines.vllm.plugin"
+
+
+def first_of(*paths: str) -> Any:
+    """The first of "module:attribute" that this release has."""
+    for path in paths:
+        module, _, attribute = path.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError):
+            continue
+    raise LookupError(f"none of {paths}")
+
+
+def called(function: Any, **offered: Any) -> Any:
+    """The function with those of the offered arguments that this release's has."""
+    return function(**{k: v for k, v in offered.items() if k in inspect.signature(function).parameters})
+
+
+class Lines:
+    """What the plug-in says in vLLM's log."""
+
+    def __init__(self) -> None:
+        import logging
+
+        self.found: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: self.found.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("vllm.attnfit").addHandler(handler)
+
+
+def configure(launch: dict[str, Any], out: dict[str, Any]) -> Any:
+    import vllm.config.parallel as parallel
+    from fake_gpu import DEVICES
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    if hasattr(parallel, "cuda_device_count_stateless"):  # 0.16.0 asks the driver
+        parallel.cuda_device_count_stateless = lambda: DEVICES
+    make_arg_parser = first_of(
+        "vllm.entrypoints.common.cli_args:make_arg_parser",
+        "vllm.entrypoints.launchers.cli_args:make_arg_parser",
+        "vllm.entrypoints.openai.cli_args:make_arg_parser",
+    )
+    parser_class = first_of("vllm.utils.argparse_utils:FlexibleArgumentParser", "vllm.utils:FlexibleArgumentParser")
+    flags = make_arg_parser(parser_class()).parse_args(["--model", launch["model"], *launch["flags"], *ADDED])
+    out["stage"] = "create_engine_config"
+    arguments = AsyncEngineArgs.from_cli_args(flags)
+    return arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+
+
+def build(config: Any, out: dict[str, Any]) -> Any:
+    import vllm.config.vllm as vllm_config
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    set_default_torch_dtype = first_of(
+        "vllm.utils.torch_utils:set_default_torch_dtype",
+        "vllm.model_executor.model_loader.utils:set_default_torch_dtype",
+    )
+    out["stage"] = "init_groups"
+    start_groups(config, vllm_config.set_current_vllm_config)
+    out["stage"] = "model_init"
+    with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"), OnMeta():
+        return initialize_model(vllm_config=config, model_config=config.model_config)
+
+
+def layers(config: Any, model: Any, out: dict[str, Any]) -> None:
+    """Which class each part of the model is of."""
+    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for layer in config.compilation_config.static_forward_context.values():
+        if hasattr(layer, "impl"):
+            found["impl"][f"{type(layer.impl).__module__}.{type(layer.impl).__name__}"] += 1
+            buffer = layer.impl.topk_indices_buffer
+            found["topk"][f"{buffer.dtype} {buffer.shape[1]} {buffer.shape[0]}"] += 1
+        if hasattr(layer, "get_attn_backend"):
+            backend = layer.get_attn_backend()
+            found["backend"][f"{backend.__module__}.{backend.__name__}"] += 1
+    for module in model.modules():
+        name = f"{type(module).__module__}.{type(module).__name__}"
+        if name.endswith(("Indexer", "IndexerCache")):
+            found["indexer"][name] += 1
+    out["model_class"] = f"{type(model).__module__}.{type(model).__name__}"
+    out["layers"] = {kind: dict(counted) for kind, counted in found.items()}
+    out["hidden_layers"] = config.model_config.hf_text_config.num_hidden_layers
+
+
+def run_runner(config: Any, platform: Any, out: dict[str, Any]) -> None:
+    """What a worker does between loading the model and its first step."""
+    import vllm.v1.worker.gpu.attn_utils as runner
+
+    out["stage"] = "block size"
+    if hasattr(platform, "update_block_size_for_backend"):
+        platform.update_block_size_for_backend(config)
+    cache = config.cache_config
+    out["block_size"] = cache.block_size
+    out["stage"] = "KV cache groups"
+    specs = runner.get_kv_cache_spec(config)
+    out["specs"] = sorted(
+        {(type(s).__name__, s.block_size, s.page_size_bytes, getattr(s, "head_size", 0)) for s in specs.values()}
+    )
+    cache_config = plan(config, specs)
+    cache.num_gpu_blocks = cache_config.num_blocks
+    out["groups"] = [
+        (type(g.kv_cache_spec).__name__, len(g.layer_names), g.kv_cache_spec.block_size)
+        for g in cache_config.kv_cache_groups
+    ]
+    out["num_blocks"] = cache_config.num_blocks
+    out["stage"] = "metadata builders"
+    out["runner"] = "V2" if getattr(config, "use_v2_model_runner", False) else "V1"
+    init = init_v2 if hasattr(runner, "AttentionGroup") else init_v1
+    groups, sizes = init(runner, config, cache_config, out)
+    out["kernel_block_sizes"] = sizes
+    out["builders"] = [builder_row(group, config) for group in groups]
+    out["caches"] = caches(config)
+
+
+def plan(config: Any, specs: Any) -> Any:
+    """The engine core's plan for one worker with MEMORY bytes free."""
+    get_kv_cache_configs = first_of(
+        "vllm.v1.core.kv_cache_planning:get_kv_cache_configs", "vllm.v1.core.kv_cache_utils:get_kv_cache_configs"
+    )
+    backends = importlib.import_module("vllm.v1.attention.backends.utils")
+    if hasattr(backends, "get_supported_kv_cache_layouts"):  # 0.30.0 on: the core asks its workers for their layouts
+        from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+
+        supported = backends.get_supported_kv_cache_layouts(get_current_attn_backends(config))
+        layout = backends.resolve_kv_cache_layout(config, [[one.name for one in supported]], list(specs.values()))
+        config.cache_config.kv_cache_layout = layout.name
+    more: list[Any] = []
+    if "kv_cache_planning" in get_kv_cache_configs.__module__:
+        more = [importlib.import_module(get_kv_cache_configs.__module__).get_global_kv_cache_groups(config, [specs])]
+    return get_kv_cache_configs(config, [specs], [MEMORY], *more)[0]
+
+
+def init_v2(runner: Any, config: Any, cache_config: Any, out: dict[str, Any]) -> tuple[list[Any], list[int]]:
+    """The functions of the second model runner, of every release but 0.16.0."""
+    device = torch.device("meta")
+    nested, _, sizes = runner.init_attn_backend(cache_config, config, device)
+    groups = [group for some in nested for group in some]
+    out["stage"] = "KV cache"
+    called(
+        runner.init_kv_cache,
+        runner_kv_caches=[],
+        forward_context=config.compilation_config.static_forward_context,
+        kv_cache_config=cache_config,
+        device=device,
+        kernel_block_sizes=sizes,
+        vllm_config=config,
+        attn_groups=nested if "runner_kv_caches" in inspect.signature(runner.init_kv_cache).parameters else groups,
+        cache_dtype=config.cache_config.cache_dtype,
+    )
+    return groups, sizes
+
+
+def init_v1(_: Any, config: Any, cache_config: Any, out: dict[str, Any]) -> tuple[list[Any], list[int]]:
+    """The methods of the first model runner, of 0.16.0, whose second one has one backend for a group of layers."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    standin = object.__new__(GPUModelRunner)
+    standin.vllm_config, standin.device, standin.attn_groups = config, torch.device("meta"), []
+    standin.compilation_config, standin.cache_config = config.compilation_config, config.cache_config
+    standin.parallel_config, standin.model_config = config.parallel_config, config.model_config
+    standin.speculative_config, standin.kv_caches, standin.shared_kv_cache_layers = None, [], {}
+    standin.kv_sharing_fast_prefill_eligible_layers = standin.runner_only_attn_layers = set()
+    standin._check_and_update_cudagraph_mode = lambda *_: None  # starts its dispatcher; the support is asked below
+    standin.initialize_attn_backend(cache_config)
+    sizes = standin._prepare_kernel_block_sizes(cache_config)
+    standin.initialize_metadata_builders(cache_config, sizes)
+    out["stage"] = "KV cache"
+    standin.initialize_kv_cache_tensors(cache_config, sizes)
+    return [group for some in standin.attn_groups for group in some], sizes
+
+
+def builder_row(group: Any, config: Any) -> tuple[str, int, int, str]:
+    """(class, layers, block size, support of CUDA graphs) of a group's metadata builder."""
+    builder = group.get_metadata_builder(0)
+    spec = builder.kv_cache_spec
+    support = type(builder).get_cudagraph_support(config, spec)
+    return (
+        f"{type(builder).__module__}.{type(builder).__name__}",
+        len(builder.layer_names),
+        spec.block_size,
+        support.name,
+    )
+
+
+def caches(config: Any) -> dict[str, int]:
+    """Type, shape of a block and strides of the caches that our layers are bound to."""
+    counted: collections.Counter[str] = collections.Counter()
+    for layer in config.compilation_config.static_forward_context.values():
+        if hasattr(layer, "impl") and type(layer.impl).__module__.startswith(PLUGIN):
+            kv = layer.kv_cache[0] if isinstance(layer.kv_cache, list) else layer.kv_cache
+            counted[f"{kv.dtype} {list(kv.shape[1:])} {list(kv.stride())}"] += 1
+    return dict(counted)
+
+
+def answer(launch: dict[str, Any], platform: Any) -> dict[str, Any]:
+    os.environ.update(launch.get("variables", {}))
+    out: dict[str, Any] = {**launch, "ok": False, "stage": "parse_flags", "error": None}
+    try:
+        config = configure(launch, out)
+        out.update(dtype=str(config.model_config.dtype), kv_cache_dtype=config.cache_config.cache_dtype)
+        lines = Lines()  # not before: making the configuration sets up the log anew
+        model = build(config, out)
+        out["said"] = lines.found
+        out["kv_cache_dtype_after_init"] = config.cache_config.cache_dtype
+        layers(config, model, out)
+        set_current = importlib.import_module("vllm.config.vllm").set_current_vllm_config
+        with set_current(config), OnMeta():
+            run_runner(config, platform, out)
+        out.update(ok=True, stage="done")
+    except BaseException as error:
+        out["error"] = f"{type(error).__name__}: {error}"[:2000]
+        frames = traceback.extract_tb(error.__traceback__)[-6:]
+        out["where"] = [f"{f.filename.split('site-packages/')[-1]}:{f.lineno} {f.name}" for f in frames]
+    return out
+
+
+def serve(capability: tuple[int, int], launches: list[dict[str, Any]]) -> None:
+    """All launches of one capability: one import of the engine, one fork a launch."""
+    platform = install(capability)
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    for launch in launches:
+        with open(f"{launch['model']}/config.json") as file:
+            for name in json.load(file)["architectures"]:
+                try:
+                    with OnCpu():
+                        ModelRegistry.models[name].load_model_cls()
+                except Exception as error:
+                    print(f"not preloaded: {error!r}", file=sys.stderr)
+    for launch in launches:
+        if os.fork() == 0:
+            ANSWERS.write(json.dumps(answer(launch, platform), default=str) + "\n")
+            ANSWERS.flush()
+            os._exit(0)
+        _, status = os.wait()
+        if status:
+            ANSWERS.write(json.dumps({**launch, "ok": False, "stage": "crash", "error": f"status {status}"}) + "\n")
+            ANSWERS.flush()
+
+
+def main() -> None:
+    launches = [json.loads(line) for line in sys.stdin if line.strip()]
+    for capability in sorted({launch["capability"] for launch in launches}):
+        if os.fork() == 0:  # a capability is faked before the engine is imported, so each needs its own process
+            major, minor = capability.split(".")
+            serve((int(major), int(minor)), [launch for launch in launches if launch["capability"] == capability])
+            os._exit(0)
+        os.wait()
+
+
+if __name__ == "__main__":  # vllm_plugin_forward.py makes its configuration with it
+    main()
