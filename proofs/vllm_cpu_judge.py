@@ -63,14 +63,14 @@ def agrees(answers: list[Answer], truth: list[dict[str, Any]]) -> list[Figure]:
 
 def differs(answers: list[Answer], dense: list[dict[str, Any]]) -> list[Figure]:
     """The negative control: the same model with `index_topk` so large that it attends to everything."""
-    return [Figure("dense control, largest difference", max(_apart(answers, dense)), DENSE, at_least=True)]
+    return [Figure("dense control, largest difference", max(apart(answers, dense)), DENSE, at_least=True)]
 
 
 def rounds(
     answers: list[Answer], exact: list[dict[str, Any]], rounded: list[dict[str, Any]], dense: list[dict[str, Any]]
 ) -> list[Figure]:
     """16-bit models: as far from float64 as transformers' own rounding is, and dense attention clearly farther."""
-    ours, control = sorted(_apart(answers, exact)), sorted(_apart(answers, dense))
+    ours, control = sorted(apart(answers, exact)), sorted(apart(answers, dense))
     theirs = sorted(
         abs(a - b)
         for ones, others in zip(rounded, exact, strict=True)
@@ -83,7 +83,7 @@ def rounds(
     ]
 
 
-def _apart(answers: list[Answer], truth: list[dict[str, Any]]) -> list[float]:
+def apart(answers: list[Answer], truth: list[dict[str, Any]]) -> list[float]:
     found = []
     for answer, row in zip(answers, truth, strict=True):
         expected = row["logprobs"][len(row["logprobs"]) - len(answer.logprobs) :]

@@ -1,13 +1,23 @@
-"""The backend on a CPU: the same one, which takes float32 too, for there it computes with the float64 reference."""
+"""The backend on a CPU: the same one, which takes float32 too, for there it computes with the float64 reference.
+
+With TRITON_INTERPRET=1 the kernels themselves run, in Triton's interpreter, for 16-bit models: slower still, and meant
+for proofs. Its bfloat16 is wrong, so it is repaired here (kernels/interpreter.py), and the log says so.
+"""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 import torch
+from vllm.logger import init_logger
 
 from attnfit.engines.vllm.plugin import serves
 from attnfit.engines.vllm.plugin.backend import TritonMLASparseBackend
+from attnfit.kernels import interpreter
+
+if interpreter.interpreting():
+    interpreter.patch()
+    init_logger("vllm.attnfit").warning("attnfit: kernels run in Triton's interpreter, repaired for bfloat16.")
 
 
 class TritonMLASparseCpuBackend(TritonMLASparseBackend):
