@@ -208,8 +208,17 @@ def test_a_model_with_an_indexer_of_its_own_is_not_served_there_and_the_answer_s
 
 
 def test_a_model_without_rope_is_served_where_the_engine_s_indexer_runs() -> None:
-    (command,) = offers(answer("vllm serve flash -tp 8 --dtype float16"))
+    (command,) = offers(answer("vllm serve flash -tp 8 --kv-cache-dtype bfloat16"))
     assert answer(command, there=True).verdict == "passes"
+
+
+def test_a_model_whose_indexer_keeps_a_bfloat16_weight_is_not_offered_in_float16() -> None:
+    """It can be constructed, and would stop at the first batch."""
+    report = answer("vllm serve flash -tp 8 --dtype float16")
+    assert offers(report) == []
+    assert "give --dtype bfloat16" in mine(report).reasons[0].text
+    named = answer(f"vllm serve flash -tp 8 --dtype float16 {BACKEND}", there=True)
+    assert (named.verdict, named.launch.stage) == ("refused", "model_init")
 
 
 def test_the_indexer_does_not_serve_context_parallelism() -> None:

@@ -74,7 +74,7 @@ def _not_tried(architecture: str) -> str:
 def _without_keys(cfg: EngineConfig, *, own: bool) -> str:
     assert cfg.plugin is not None
     release, gpu = cfg.plugin.release, cfg.capability
-    return indexers.missing(release, gpu, cfg.architecture, own=own, variable=settings.INDEXER)
+    return indexers.missing(release, gpu, cfg.architecture, dtype=cfg.dtype, own=own, variable=settings.INDEXER)
 
 
 def _notes(cfg: EngineConfig, layers: Sequence[LayerQuestion]) -> Iterator[str]:

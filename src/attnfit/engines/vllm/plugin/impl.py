@@ -154,8 +154,14 @@ def _refuse_without_keys() -> None:
         return
     gpu = current_platform.get_device_capability()
     architecture = (getattr(config.model_config.hf_config, "architectures", None) or [""])[0]
-    own = settings.is_on(settings.INDEXER)
-    why = indexers.missing(releases.running(), (gpu.major, gpu.minor), architecture, own=own, variable=settings.INDEXER)
+    why = indexers.missing(
+        releases.running(),
+        (gpu.major, gpu.minor),
+        architecture,
+        dtype=str(config.model_config.dtype).removeprefix("torch."),
+        own=settings.is_on(settings.INDEXER),
+        variable=settings.INDEXER,
+    )
     if why:
         raise NotImplementedError(why)
 

@@ -38,8 +38,19 @@ def deep_gemm_serves(release: str, capability: tuple[int, int]) -> bool:
     return capability == (9, 0) or capability[0] in _FAMILIES[release]
 
 
-def missing(release: str, capability: tuple[int, int], architecture: str, *, own: bool, variable: str) -> str:
-    """Why nothing can pick the keys, in one sentence; "" where something can. own: our indexer is switched on."""
+def missing(
+    release: str, capability: tuple[int, int], architecture: str, *, dtype: str, own: bool, variable: str
+) -> str:
+    """Why nothing can pick the keys, in one sentence; "" where something can.
+
+    dtype: of the model, vLLM's name. own: our indexer is switched on; variable: what switches it on.
+    """
+    if architecture in POOLED and dtype != "bfloat16":
+        # models/glm5next/common/attention.py:225 and :361 (0.30.0: nvidia/attention.py:246 and :380).
+        return (
+            f"the indexer of {POOLED[0]} multiplies by a weight that vLLM keeps in bfloat16, and stops in {dtype} at "
+            "the first batch; give --dtype bfloat16"
+        )
     if deep_gemm_serves(release, capability) or (own and architecture in (*OURS, *_DRAFTS)):
         return ""
     gpu = "compute capability {}.{}".format(*capability)
