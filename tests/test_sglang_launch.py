@@ -341,3 +341,23 @@ def test_a_difference_says_what_is_missing_for_each_release() -> None:
 
     assert "unknown for 0.5.9: no source files" in text
     assert "nothing else changes" not in text
+
+
+def dsa(backend: str, *flags: str) -> list[str]:
+    config = {"architectures": ["GlmMoeDsaForCausalLM"], "index_topk": 2048}
+    case = Case(model="m", config=config, hf_quant=None, files=None, capability="9.0", gpu_name="", gpu_mem_gb=80.0,
+                gpus=1, argv=["--model-path", "m", *flags], variables={}, facts={})  # fmt: skip
+    answer = Answer(ok=True, prefill=backend, decode=backend)
+    return [hazard.code for hazard in hazards.recorded("0.5.23", case, answer)]
+
+
+def test_sparse_attention_that_a_backend_leaves_out_is_said() -> None:
+    """The indexer asks the backend for metadata; one that has none gets dense attention, and nothing refuses it."""
+    assert dsa("triton") == dsa("flashinfer") == ["sparse-unused"]
+    assert dsa("dsa") == []
+
+
+def test_sparse_attention_in_float16_is_unknown() -> None:
+    """The indexer's weights are bfloat16 whatever the dtype, and no check looks."""
+    assert dsa("dsa", "--dtype", "float16") == ["kernel-unknown"]
+    assert dsa("dsa", "--dtype", "bfloat16") == []

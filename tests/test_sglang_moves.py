@@ -109,3 +109,18 @@ def test_speculative_decoding_is_dropped_as_a_whole() -> None:
     argv = [*PLAIN, "--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"]
     found = next(move for move in tried(argv, refused("ValueError: no")) if move.gives_up == "speculative decoding")
     assert found.argv == PLAIN
+
+
+def test_a_model_of_sparse_attention_is_served_without_it_only_when_nothing_else_helps() -> None:
+    config = {"architectures": ["GlmMoeDsaForCausalLM"]}
+    argv = ("--attention-backend", "trtllm_mla", "--dsa-prefill-backend", "fa3", "--dsa-decode-backend", "fa3")
+    given = Given(argv, "module", "0.5.23", {}, 8, 8, config=config)
+    found = [move for move in moves(given, refused("ValueError: no", "resolution")) if move.kind == "backend"]
+    dense = [move for move in found if move.gives_up]
+    assert [move.text for move in found[: -len(dense)]] == [
+        "drop --attention-backend trtllm_mla",
+        *(f"--attention-backend {name} instead of trtllm_mla" for name in ("dsa", "nsa")),
+    ]
+    assert {"triton", "fa3", "flashinfer"} < {move.argv[1] for move in dense}
+    assert all(move.otherwise and "sparse attention" in move.gives_up for move in dense)
+    assert not {"qsa", "dsv4"} & {move.argv[1] for move in found}

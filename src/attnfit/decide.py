@@ -42,7 +42,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         total = sum(count for _, count in self.gpus)
         return Given(
             self.argv, self.form, self.release.book, self.variables, self.counted, total,
-            release=self.release.version, env=self.env or {},
+            release=self.release.version, env=self.env or {}, config=self.model.config,
         )  # fmt: skip
 
     def after(self, move: Move) -> Request:

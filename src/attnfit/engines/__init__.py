@@ -119,6 +119,7 @@ class Given(NamedTuple):
     total: int  # that were named
     release: str = ""  # the release asked for, where it is not that of the book
     env: Mapping[str, bool] = {}  # environment facts that were stated or found
+    config: Mapping[str, Any] = {}  # the model's config.json
 
 
 class Move(NamedTuple):

@@ -159,8 +159,36 @@ def declares_fp8_kv(case: Case) -> bool:
     return False
 
 
+_INDEXED = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM", "Glm5NextForConditionalGeneration")
+_OWN_INDEXER = (*_UNGATED, "qsa")  # the backends that answer an indexer, or hand it on
+
+
+def indexed(config: Mapping[str, object]) -> bool:
+    """Whether an indexer picks the keys of the model's attention (DSA)."""
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and any(name in _INDEXED for name in architectures)
+
+
+def dense(*backends: object) -> bool:
+    """Whether these backends have nothing for an indexer (base_attn_backend.py answers None), which then picks none."""
+    return bool(set(backends) - {None}) and not set(backends) & set(_OWN_INDEXER)
+
+
+def _dense_instead_of_sparse(case: Case, answer: Answer) -> bool:
+    passes = answer.get("ok") is True and indexed(case["config"])
+    return passes and dense(answer.get("prefill"), answer.get("decode"))
+
+
+def _dsa_in_float16(case: Case, answer: Answer) -> bool:
+    if answer.get("ok") is not True or not {answer.get("prefill"), answer.get("decode")} & set(SPARSE):
+        return False
+    return words.value_of(case["argv"], "--dtype") in ("float16", "half")
+
+
 _PREDICATES: Mapping[str, Callable[[Case, Answer], bool]] = {
     "fusion_without_kernel": _fusion_without_kernel,
     "dsa_without_gate": _dsa_without_gate,
     "fp8_kv_past_the_gate": _fp8_kv_past_the_gate,
+    "dsa_in_float16": _dsa_in_float16,
+    "dense_instead_of_sparse": _dense_instead_of_sparse,
 }

@@ -12,7 +12,8 @@ from itertools import islice
 from attnfit.core import Launch, Status
 from attnfit.engines import Given, Move
 from attnfit.engines.sglang import words
-from attnfit.engines.sglang.hazards import ATTENTION_FLAGS, FOREIGN
+from attnfit.engines.sglang.hazards import ATTENTION_FLAGS, FOREIGN, SPARSE, indexed
+from attnfit.engines.sglang.hazards import dense as is_dense
 from attnfit.engines.sglang.moves_spelling import spelling
 from attnfit.engines.sglang.releases import entry
 from attnfit.inputs.secrets import is_secret
@@ -77,6 +78,8 @@ def _moves(given: Given, launch: Launch) -> Iterator[Move]:
         for second in droppable[i + 1 :]:
             both = " and ".join(words.shown(argv, flag) for flag in (first, second))
             yield Move(f"drop {both}", words.without(argv, first, second), otherwise=True)
+    if launch.stage != "arg-parse":
+        yield from _backends(given, launch, dense=True)
 
 
 def _may_go(flag: str) -> bool:
@@ -98,13 +101,17 @@ _ENGLISH = frozenset({"is", "on", "to", "or", "and", "if", "for", "with", "in", 
                       "option", "explicitly"})  # fmt: skip
 
 
-def _backends(given: Given, launch: Launch) -> Iterator[Move]:
-    """The engine's choice instead of the backend asked for; then every other, those that are fast first."""
+def _backends(given: Given, launch: Launch, *, dense: bool = False) -> Iterator[Move]:
+    """The engine's choice instead of the backend asked for; then every other, those that are fast first.
+
+    dense: those, instead, that serve a model of sparse attention without it.
+    """
     argv = given.argv
     asked = [flag for flag in ATTENTION_FLAGS if words.last(argv, flag) is not None]
+    sparse = indexed(given.config)
     plain = words.without(argv, *asked)
     shown = " ".join(words.shown(argv, flag) for flag in asked)
-    if asked:
+    if asked and not dense:
         yield Move(f"drop {shown}", plain, kind="backend")
     base, instead = ATTENTION_FLAGS[0], ""
     if asked == [base]:
@@ -114,9 +121,11 @@ def _backends(given: Given, launch: Launch) -> Iterator[Move]:
         instead = f" instead of {shown}"
     now = words.value_of(argv, base) if asked == [base] else None
     for name in _ordered(given.book, launch):
-        if name != now:
-            move = Move(f"{base} {name}{instead}", words.put(plain, base, name), kind="backend")
-            yield move._replace(otherwise=name in _LAST)
+        wanted = (is_dense(name) if dense else name in SPARSE) if sparse else not dense
+        if name != now and wanted:
+            gives_up = "sparse attention: beyond index_topk tokens of context it is another model" if dense else ""
+            move = Move(f"{base} {name}{instead}", words.put(plain, base, name), gives_up, kind="backend")
+            yield move._replace(otherwise=dense or name in _LAST)
 
 
 def _ordered(version: str, launch: Launch) -> list[str]:
