@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnfit import __version__
+from attnfit import __version__, cli_explain
 from attnfit.commands import LazyGroup, WithCommand
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
@@ -241,6 +241,10 @@ def learn(source: str, questions: int, seed: int | None, folder: Path | None, of
 @cli.group(cls=LazyGroup, module="attnfit.cli_kernels")
 def kernels() -> None:
     """Whether Triton kernels fit a GPU (needs attnfit[kernels], no GPU)."""
+
+
+for _name, _command in cli_explain.COMMANDS.items():
+    cli.add_command(_command, _name)
 
 
 @cli.command()

@@ -1,0 +1,106 @@
+"""SGLang's logs: its logger's form, what a start and an end look like, what it says of itself.
+
+Read in sglang/srt/utils (configure_logger), managers/scheduler.py and entrypoints/{engine,http_server}.py of 0.5.6 to
+0.5.23.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnfit.engines.log import Edit, LogWords, literal
+from attnfit.engines.sglang import words
+
+_ARGS = "server_args=ServerArgs("
+_ARG = re.compile(r"\b([a-z]\w*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\[[^\]]*\]|\{[^}]*\}|[^,\s()]+)")
+_ARCHITECTURE = re.compile(r"Load weight end\..*?\btype=(\w+)")
+_DTYPE = re.compile(r"Load weight end\..*?\bdtype=torch\.(\w+)")
+_BACKEND = re.compile(r"Use (\w+) as (?:the )?(?:default )?attention backend|Attention backend not \w+\. Use (\w+)")
+_FLAGS = {"tp_size": "--tp-size", "dp_size": "--dp-size", "pp_size": "--pp-size", "ep_size": "--ep-size"}
+# what a user gives, and what of it names no file of another machine's or address that matters here
+_GIVEN = (
+    "model_path", "quantization", "tp_size", "dp_size", "pp_size", "ep_size", "attention_backend",
+    "prefill_attention_backend", "decode_attention_backend", "mm_attention_backend", "kv_cache_dtype", "dtype",
+    "context_length", "mem_fraction_static", "page_size", "moe_runner_backend", "mamba_ssm_dtype",
+    "linear_attn_backend", "speculative_algorithm", "speculative_draft_model_path",
+    "enable_flashinfer_allreduce_fusion", "trust_remote_code", "disable_cuda_graph",
+)  # fmt: skip
+_DEFAULTS = {"auto", None, False, 1}
+
+
+def facts(text: str) -> Mapping[str, Any]:
+    """What one line tells."""
+    found: dict[str, Any] = {}
+    if _ARGS in text:
+        args = {name: _value(value) for name, value in _ARG.findall(text.partition(_ARGS)[2])}
+        found["args"] = args
+        found |= {name: args.get(name) for name in ("kv_cache_dtype", "quantization")}
+        found["model"], found["tensor_parallel_size"] = args.get("model_path"), args.get("tp_size")
+        found["backend"] = args.get("attention_backend")
+    if match := _ARCHITECTURE.search(text):
+        found["architecture"] = match[1]
+    if match := _DTYPE.search(text):
+        found["dtype"] = match[1]
+    if match := _BACKEND.search(text):
+        found["backend"] = match[1] or match[2]
+    return {name: value for name, value in found.items() if value not in (None, "None", {})}
+
+
+def _value(text: str) -> object:
+    found = literal(text)
+    return text if found is None and text != "None" else found
+
+
+def command(args: Mapping[str, Any]) -> list[str] | None:
+    """`launch_server` with the arguments that the log shows to be given, as far as that is seen."""
+    model = args.get("model_path")
+    if not isinstance(model, str):
+        return None
+    out = ["python", "-m", "sglang.launch_server", "--model-path", model]
+    for name in _GIVEN[1:]:
+        value = args.get(name)
+        if isinstance(value, (list, dict)) or value in _DEFAULTS:
+            continue
+        flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+        out += [flag] if value is True else [flag, str(value)]
+    return out
+
+
+def edited(argv: Sequence[str], form: str, release: str | None, edit: Edit) -> tuple[str, ...]:
+    """The server's arguments with flags set or dropped, each where it stands and as it is spelt there."""
+    out = words.without(argv, *edit.drop)
+    for flag, value in edit.set.items():
+        out = words.put(out, flag, *([value] if value else []))
+    return out
+
+
+JUDGES: Mapping[str, Any] = {}
+
+LOG = LogWords(
+    engine="sglang",
+    prefixes=(
+        re.compile(
+            r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?P<worker>(?: [A-Z]{2,3}\d+)*)\](?: |$)"
+            r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: [\w.]+:\d+)?:? )?"
+        ),
+    ),
+    starts=(_ARGS,),
+    ready=("The server is fired up and ready to roll",),
+    died=(
+        "Scheduler hit an exception", "Received sigquit from a child process", "scheduler is dead",
+        "Initialization failed. warmup error", "TokenizerManager hit an exception",
+        "DetokenizerManager hit an exception",        "DataParallelController hit an exception",
+    ),
+    follows=(
+        "Received sigquit from a child process", "scheduler is dead", "Initialization failed. warmup error",
+        "Please check if there are relevant logs there", "Exit code: -", "Exit code: 1",
+    ),
+    frames=("/sglang/", "/sgl_kernel/"),
+    traces=("sglang", "SGLang", "SGLANG_", "ServerArgs("),
+    facts=facts,
+    words=(_ARGS, "Load weight end", "ttention backend"),
+    command=command,
+    edited=edited,
+)  # fmt: skip

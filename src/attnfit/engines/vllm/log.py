@@ -1,0 +1,145 @@
+"""vLLM's logs: its logger's form, what a start and an end look like, what it says of itself.
+
+Read in vllm/logger.py, vllm/entrypoints/utils.py, vllm/v1/engine/{core,utils}.py, v1/executor/multiproc_executor.py of
+0.12.0 to 0.33.0, and in public reports from 0.5 on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnfit.engines import Given
+from attnfit.engines.log import Edit, LogWords, literal
+from attnfit.engines.vllm.log_selector import judge, selector
+
+_RELEASE = (
+    re.compile(r"(?:API server|LLM API server|engine) version v?(\d+\.\d+\S*)"),
+    re.compile(r"[█▀▄].*\bversion +v?(\d+\.\d+\S*)"),
+    re.compile(r"Initializing an? (?:V[01] )?LLM engine \(v(\d+\.\d+[^)\s]*)\)"),
+)
+_CONFIG = re.compile(
+    r"\b(model|dtype|quantization|kv_cache_dtype|tensor_parallel_size|pipeline_parallel_size|max_seq_len)="
+    r"(?:'([^']*)'|([^,\s]+))"
+)
+_ARCHITECTURE = re.compile(r"Resolved architectures?: (\w+)")
+_BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{3,}) (?:attention )?backend")
+_ARGS = "non-default args: "
+
+
+def facts(text: str) -> Mapping[str, Any]:
+    """What one line tells."""
+    found: dict[str, Any] = {}
+    for pattern in _RELEASE:
+        if match := pattern.search(text):
+            found["release"] = match[1].rstrip(").,")
+    if "LLM engine (v" in text and "with config" in text:
+        for name, quoted, bare in _CONFIG.findall(text):
+            found.setdefault(name, quoted or bare.removeprefix("torch."))
+        found.pop("max_seq_len", None)
+    if _ARGS in text:
+        args = literal(text.partition(_ARGS)[2].strip())
+        if isinstance(args, dict):
+            found["args"] = args
+            found["model"] = args.get("model_tag") or args.get("model")
+    if match := _ARCHITECTURE.search(text):
+        found["architecture"] = match[1]
+    if match := _BACKEND.search(text):
+        found["backend"] = match[1]
+    asked = selector(text)
+    if asked is not None:
+        found |= {"selector": asked.config, "reasons": asked.reasons}
+    return {name: value for name, value in found.items() if value not in (None, "None", {})}
+
+
+def command(args: Mapping[str, Any]) -> list[str] | None:
+    """`vllm serve` with the arguments that the log prints as not the default."""
+    model = args.get("model_tag") or args.get("model")
+    if not isinstance(model, str):
+        return None
+    words = ["vllm", "serve", model]
+    for name, value in args.items():
+        flag = "--" + name.replace("_", "-")
+        if name in ("model", "model_tag") or value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, dict):
+            import json
+
+            words += [flag, json.dumps(value, default=str)]
+        elif isinstance(value, (list, tuple)):
+            words += [flag, *map(str, value)]
+        elif isinstance(value, (str, int, float)):
+            words += [flag, str(value)]
+    return words
+
+
+def edited(argv: Sequence[str], form: str, release: str | None, edit: Edit) -> tuple[str, ...]:
+    """The server's arguments with flags set or dropped, each where it stands and as it is spelt there."""
+    from attnfit.engines.vllm.moves_flags import Flags, name_of
+
+    book = _table(release)
+    words = tuple(argv)
+    for flag in (*edit.drop, *edit.set):
+        flags = Flags(Given(words, form, book, {}, None, 0))
+        option = flags.options.get(flag)
+        names = {flag, *(name for name, other in flags.options.items() if other is option and option is not None)}
+        spans = [span for span in flags.spans if name_of(words[span.start]) in names]
+        value = edit.set.get(flag)
+        if value is None or not spans:
+            words = flags.without(*spans)
+            words += () if value is None else (flag, value) if value else (flag,)
+        else:
+            spelt = words[spans[-1].start].partition("=")[0]
+            put = (spelt, value) if value else (spelt,)
+            words = (*words[: spans[-1].start], *put, *words[spans[-1].stop :])
+    return words
+
+
+def _table(release: str | None) -> str:
+    """The release whose table of flags reads the arguments: the newest that is not newer."""
+    from packaging.version import InvalidVersion, Version
+
+    from attnfit.engines.vllm.flags import known_releases
+
+    known = known_releases()
+    try:
+        version = Version(release or known[-1])
+    except InvalidVersion:
+        return known[-1]
+    return next((name for name in reversed(known) if Version(name) <= version), known[0])
+
+
+JUDGES = {"selector": judge}
+
+LOG = LogWords(
+    engine="vllm",
+    prefixes=(
+        re.compile(
+            r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
+            r"\[[^\]\n]{1,200}:\d+\](?: |$)"
+        ),
+    ),
+    starts=("non-default args:", "API server version"),
+    ready=("Application startup complete", "Starting vLLM API server", "Starting vLLM server on"),
+    died=(
+        "EngineCore failed to start", "WorkerProc failed to start", "EngineCore encountered a fatal error",
+        "EngineDeadError", "Engine core initialization failed", "died unexpectedly, shutting down",
+        "WorkerProc hit an exception", "Engine process failed to start", "EngineCore hit an exception",
+        "Worker failed with error",
+    ),
+    follows=(
+        "See root cause above", "See stack trace", "see stack trace", "Engine core initialization failed",
+        "WorkerProc initialization failed", "EngineDeadError", "Engine process failed to start", "died unexpectedly",
+        "EngineCore encountered an issue", "Executor failed", "cancelled by", "EngineCore failed to start",
+        "WorkerProc failed to start", "Parent process exited",
+    ),
+    frames=("/vllm/", "vllm_flash_attn"),
+    traces=("vllm", "VLLM_", "vLLM", "EngineCore", "AttentionSelectorConfig", "non-default args:"),
+    facts=facts,
+    words=("ersion ", "LLM engine (v", _ARGS, "Resolved architecture", "backend", "AttentionSelectorConfig"),
+    command=command,
+    edited=edited,
+)  # fmt: skip

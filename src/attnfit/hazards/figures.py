@@ -1,0 +1,24 @@
+"""Figures that a remedy needs and no log prints: named functions from those captured to more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+Figures = Mapping[str, str]
+
+
+def divisor(found: Figures) -> Figures:
+    """`fits`: the largest count below `size` that divides `heads`."""
+    heads, size = int(found.get("heads", 0)), int(found.get("size", 0))
+    if not 0 < size < 1 << 16 or heads <= 0:
+        return {}
+    return {"fits": str(next(n for n in range(size, 0, -1) if heads % n == 0))}
+
+
+def shared_memory(found: Figures) -> Figures:
+    """`over`: by how many bytes a kernel is above the limit."""
+    needed, limit = int(found.get("needed", 0)), int(found.get("limit", 0))
+    return {"over": str(needed - limit)} if needed > limit > 0 else {}
+
+
+FUNCTIONS: Mapping[str, Callable[[Figures], Figures]] = {"divisor": divisor, "shared_memory": shared_memory}

@@ -1,0 +1,103 @@
+"""Every hazard is recognised by what its engine prints, and by nothing that belongs to another."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from attnfit.hazards import catalogue, matches
+from attnfit.hazards.record import KINDS
+from explain_logs import DATA, PRINTS, answer, kind, rows
+
+SOURCES = rows("source_lines.jsonl")  # written from the engines' own raise statements; `where` names them
+LIBRARIES = rows("library_lines.jsonl")  # of Triton, torch, FlashInfer, DeepGEMM, CUDA; `source` names them
+LOGS = {
+    "ar-fusion-sglang-sm120": "allreduce-fusion", "deepgemm-sf-sm120-gemma4": "deepgemm-arch",
+    "dsr1-nvfp4-sm120-regression": "kv-cache-dtype", "dsv32-b200-cutlass-mla": "sparse-mla",
+    "gemma4-turboquant-triton": "kv-cache-dtype", "glm51-nvfp4-a800-fp8kv": "kv-cache-dtype",
+    "glm51-nvfp4-sglang-sm120-deepgemm": "sparse-mla", "gptoss-mixed-2080ti-3090": "mixed-gpus",
+    "nokernel-5090-steps": "no-kernel-image", "ptxas-sm121a-mineru": "ptxas",
+    "qwen35-sglang-5090-gpustack": "hybrid-gdn", "sglang-5090-trtllm-mha": "flag-arch-mismatch",
+    "sglang-hybrid-gdn-b300": "hybrid-gdn", "tp-heads-64-3-dsv4": "tp-divisibility",
+    "triton-mla-fp8-kv-sm120": "kv-cache-dtype", "vllm-qwen3next-b200-flashinfer": "page-size",
+}  # fmt: skip
+
+
+def test_of_the_public_reports_no_excerpt_is_taken_for_another_kind() -> None:
+    reports = [row for row in rows("excerpts.jsonl") if row["seen"]]
+    found = {row["id"]: (kind(row["excerpt"]), row["kind"]) for row in reports}
+    assert {id: pair for id, pair in found.items() if pair[0] not in (None, pair[1])} == {}
+    assert sum(mine == theirs for mine, theirs in found.values()) >= 0.95 * len(found)
+
+
+def test_nor_is_one_of_those_that_quote_no_line_or_are_of_other_engines() -> None:
+    others = [row for row in rows("excerpts.jsonl") if not row["seen"]]
+    assert {row["id"] for row in others if kind(row["excerpt"]) not in (None, row["kind"])} == set()
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_cause_of_a_whole_log_is_found(name: str) -> None:
+    assert kind((DATA / "logs" / f"{name}.log").read_bytes()) == LOGS[name]
+
+
+@pytest.mark.parametrize("row", SOURCES, ids=lambda row: f"{row['hazard']}-{row['where'].rpartition('/')[2]}")
+def test_what_a_release_prints_is_recognised(row: dict[str, str]) -> None:
+    log = PRINTS[row["engine"]](f"{row['exception']}: {row['message']}", row["where"])
+    found = answer(log)
+    assert found.cause is not None
+    assert found.cause.record.kind == row["kind"], found.cause.record.id
+
+
+@pytest.mark.parametrize("engine", PRINTS)
+def test_so_is_what_a_library_prints_under_either_engine(engine: str) -> None:
+    kinds = {record.id: record.kind for record in catalogue().records}
+    own = {"AF2": "vllm", "AF3": "sglang"}
+    missed = [
+        row["line"]
+        for row in LIBRARIES
+        if own.get(row["hazard"][:3], engine) == engine and kind(PRINTS[engine](row["line"])) != kinds[row["hazard"]]
+    ]
+    assert missed == []
+
+
+def test_each_hazard_s_own_line_shows_one_kind_and_no_other() -> None:
+    """The cross: 300 lines of all records against the signatures of all records."""
+    lines = [f"{row['exception']}: {row['message']}" for row in SOURCES] + [row["line"] for row in LIBRARIES]
+    shown = {line: {hit.record.kind for hit in matches(line, catalogue())} for line in lines}
+    assert len(shown) > 300
+    assert {line: kinds for line, kinds in shown.items() if len(kinds) != 1} == {}
+
+
+def test_no_signature_is_made_for_one_case() -> None:
+    """Every record but those that need more than a line is shown by a line that no report quotes."""
+    shown = defaultdict(set)
+    for line in [f"{row['exception']}: {row['message']}" for row in SOURCES] + [row["line"] for row in LIBRARIES]:
+        for hit in matches(line, catalogue()):
+            shown[hit.record.id].add(line)
+    assert {record.id for record in catalogue().records} - set(shown) == {"AF220"}  # asks for an earlier line too
+
+
+def test_a_hazard_says_where_it_is_known_from_and_what_to_do() -> None:
+    records = catalogue().records
+    assert len(records) > 80
+    assert all(record.why and record.remedies and record.evidence for record in records)
+    assert len({record.kind for record in records}) > 0.9 * len(KINDS)
+
+
+@pytest.mark.parametrize("file", sorted((DATA / "quiet").iterdir()), ids=lambda file: file.name)
+def test_healthy_and_unrelated_logs_are_claimed_by_nothing(file) -> None:  # type: ignore[no-untyped-def]
+    found = answer(file.read_bytes())
+    assert found.cause is None
+    assert found.exit_code == (0 if found.verdict == "no failure" else 3)
+
+
+def test_a_healthy_log_is_said_to_be_one() -> None:
+    quiet = DATA / "quiet"
+    for name in ("vllm-healthy", "vllm-bad-requests", "vllm-recovered", "sglang-healthy"):
+        assert answer((quiet / f"{name}.log").read_bytes()).verdict == "no failure", name
+    for name in ("vllm-cut-short", "sglang-cut-short"):
+        assert answer((quiet / f"{name}.log").read_bytes()).verdict == "no end", name
+    for name in ("pytest", "nginx-error", "dmesg", "training-oom", "other-traceback", "pip"):
+        assert answer((quiet / f"{name}.log").read_bytes()).verdict == "no log of an engine", name
+    assert answer(b"").verdict == "empty"
