@@ -117,6 +117,9 @@ def layers(config: Any, model: Any, out: dict[str, Any]) -> None:
             found["indexer"][name] += 1
     out["model_class"] = f"{type(model).__module__}.{type(model).__name__}"
     out["layers"] = {kind: dict(counted) for kind, counted in found.items()}
+    dtype = config.model_config.dtype
+    others = {torch.float16, torch.bfloat16} - {dtype}
+    out["other_16_bit"] = sorted({n.rpartition(".")[2] for n, p in model.named_parameters() if p.dtype in others})
     out["hidden_layers"] = config.model_config.hf_text_config.num_hidden_layers
 
 
