@@ -132,6 +132,8 @@ def run_runner(config: Any, platform: Any, out: dict[str, Any]) -> None:
         platform.update_block_size_for_backend(config)
     cache = config.cache_config
     out["block_size"] = cache.block_size
+    out["stage"] = "context parallelism"
+    importlib.import_module("vllm.v1.worker.cp_utils").check_attention_cp_compatibility(config)
     out["stage"] = "KV cache groups"
     specs = runner.get_kv_cache_spec(config)
     out["specs"] = sorted(

@@ -8,7 +8,7 @@ import torch
 
 from attnfit.engines.vllm.plugin import indexers, releases, settings, workspace
 from attnfit.engines.vllm.plugin.rows import cache_rows
-from attnfit.engines.vllm.plugin.serves import MAX_TOPK, NAME
+from attnfit.engines.vllm.plugin.serves import MAX_TOPK, NAME, NO_DCP
 from attnfit.kernels import interpreter, sparse_mla, write_latent_cache
 
 
@@ -50,6 +50,7 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
             "a sliding window": sliding_window,
             "a soft cap": logits_soft_cap,
             "KV sharing between layers": kv_sharing_target_layer_name,
+            "HiSparse": _hisparse(),
         }
         for what, asked in unserved.items():
             if asked:
@@ -58,6 +59,11 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
             raise NotImplementedError(f"{NAME} reads float16, bfloat16 and fp8_ds_mla caches, not {kv_cache_dtype}")
         if indexer is None and topk_indices_buffer is None:
             raise NotImplementedError(f"{NAME} needs the indexer's top-k buffer; this layer has neither")
+        if self.dcp_world_size > 1 and releases.running() in NO_DCP:
+            raise NotImplementedError(
+                f"the indexer of vLLM {releases.running()} picks among the keys of its own rank only: with "
+                f"decode_context_parallel_size {self.dcp_world_size} answers would be silently wrong"
+            )
         _refuse_without_keys()
         self.num_heads = num_heads
         self.head_size = head_size
@@ -142,6 +148,14 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
             implementation=_on_cpu(q, "latent"),
             workspace=workspace.get(self._workspace),
         )
+
+
+def _hisparse() -> Any:
+    """vLLM's configuration of it (0.30.0 on), which keeps most of a layer's cache on the host; None where it is off."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    return None if config is None else getattr(config.attention_config, "hisparse_config", None)
 
 
 def _refuse_without_keys() -> None:
