@@ -17,7 +17,7 @@ RELEASES = ("0.16.0", "0.23.0", "0.28.0", "0.30.0", "0.32.0", "0.33.0")
 CPU_RELEASES = ("0.32.0",)  # of the build for CPUs: what it forces on MLA models differs between releases
 NAMED = ("0.32.0", "0.33.0")  # `register_backend` takes a new name (registry.py, 0.32.0:392, 0.33.0:403)
 
-# Their indexer picks among its own rank's keys only (layers/sparse_attn_indexer.py; merged over the ranks since 0.28.0).
+# Their indexer picks among its own rank's keys only (layers/sparse_attn_indexer.py; 0.28.0 on merges over the ranks).
 NO_DCP = ("0.16.0", "0.23.0")
 LAYER_WRITES_CACHE = ("0.16.0",)  # mla_attention.py:524: not the implementation, so our writer is not asked
 
