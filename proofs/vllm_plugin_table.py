@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the table into the page")
     if parser.parse_args().write:
         page = PAGE.read_text("utf-8")
-        PAGE.write_text(page.replace(in_page(page), table()), "utf-8")
+        PAGE.write_text(f"{page.split(BEGIN)[0]}{BEGIN}\n{table()}\n{END}{page.split(END)[1]}", "utf-8")
         return 0
     if stale():
         print(f"{PAGE.name} is not what the books and serves.py say: python proofs/vllm_plugin_table.py --write")
