@@ -36,8 +36,14 @@ CI = {"questions": 800, "launches": 100, "seed": 1}  # the same each time: a lan
 
 
 def install(folder: Path, release: str) -> str:
-    """A venv with that release. Raises CalledProcessError."""
-    base = sys.executable
+    """A venv with that release, or the one that is there already. Raises CalledProcessError."""
+    base, there = sys.executable, folder / "engine/bin/python"
+    said = "import importlib.metadata as m; print(m.version('vllm'))"
+    if (
+        there.is_file()
+        and subprocess.run([there, "-c", said], capture_output=True, text=True).stdout.strip() == release
+    ):
+        return str(there)
     subprocess.run([base, "-m", "venv", folder / "uv"], check=True)
     subprocess.run([folder / "uv/bin/python", "-m", "pip", "install", "-q", "uv"], check=True)
     subprocess.run([base, "-m", "venv", folder / "engine"], check=True)
@@ -179,6 +185,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=3_000)
     parser.add_argument("--launches", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="default: a new one each time")
+    parser.add_argument("--folder", type=Path, help="where the venv is made and stays; default: a temporary one")
     parser.add_argument("--ci", action="store_true", help=f"{CI}")
     args = parser.parse_args()
     questions = CI["questions"] if args.ci else args.questions
@@ -186,7 +193,8 @@ def main() -> None:
     seed = CI["seed"] if args.ci else args.seed
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             python = args.python or install(folder, args.release)
         except (subprocess.CalledProcessError, OSError) as error:

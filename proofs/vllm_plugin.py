@@ -207,7 +207,7 @@ def venvs(args: argparse.Namespace, folder: Path) -> dict[str, str]:
     """release -> python. Raises CalledProcessError or OSError where one cannot be made."""
     given = dict(pair.split("=", 1) for pair in args.venv)
     if not given:
-        return {CI_RELEASE: engine.install(folder, CI_RELEASE)}
+        return {CI_RELEASE: engine.install(args.folder or folder, CI_RELEASE)}
     unknown = given.keys() - set(serves.RELEASES)
     if unknown:
         sys.exit(f"not a release of serves.py: {', '.join(sorted(unknown))}")
@@ -217,6 +217,7 @@ def venvs(args: argparse.Namespace, folder: Path) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", action="append", default=[], metavar="X.Y.Z=PATH", help="a venv that has vLLM X.Y.Z")
+    parser.add_argument("--folder", type=Path, help="of engine.py: where its venv is made, or lies already")
     parser.add_argument("--part", action="append", choices=tuple(RUN), help="default: all")
     parser.add_argument("--questions", type=int, default=2_000, help="random ones, beside the grid")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="default: a new one each time")
