@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_cpu_judge import DENSE, Figure, agrees, apart, differs, rounds
+from vllm_cpu_judge import DENSE, NEAR, Figure, agrees, apart, differs, rounds
 from vllm_cpu_server import MAX_LEN, Answer, Server
 
 HOME = Path(__file__).resolve().parent.parent
@@ -45,6 +45,7 @@ class Truth:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
         self._log = log
+        self._answered: dict[str, Any] = {}
 
     def __enter__(self) -> Truth:
         return self
@@ -56,14 +57,19 @@ class Truth:
     def make(self, folder: Path, model: Model) -> None:
         self._ask("make", folder=str(folder), kind=model.kind, seed=model.seed, dtype=model.dtype, **model.changes)
 
-    def judge(self, folder: Path, answers: list[Answer], dtype: str, **changes: Any) -> list[dict[str, Any]]:
-        rows = [answer.ids for answer in answers]
+    def judge(self, folder: Path, rows: list[list[int]], dtype: str, **changes: Any) -> list[dict[str, Any]]:
         return self._ask("judge", folder=str(folder), rows=rows, dtype=dtype, **changes)["rows"]
 
     def _ask(self, what: str, **arguments: Any) -> Any:
+        asked = json.dumps({what: arguments})
+        if asked not in self._answered:  # served alone and together, the same tokens are asked for twice
+            self._answered[asked] = self._answer(asked)
+        return self._answered[asked]
+
+    def _answer(self, asked: str) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({what: arguments}) + "\n")
+        self._process.stdin.write(asked + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
@@ -79,7 +85,38 @@ class Model:
     changes: dict[str, Any] = field(default_factory=dict)
 
 
-Traffic = Callable[[Server, random.Random], tuple[list[Answer], list[Figure]]]
+class Draw:
+    """Prompts at random. In float32 none at which the model itself decides by a near-tie: it is drawn anew."""
+
+    def __init__(self, truth: Truth, folder: Path, model: Model) -> None:
+        self._truth, self._folder, self._model = truth, folder, model
+        self._chance = random.Random(model.seed)
+        self._drawn: dict[tuple[int, ...], list[list[int]]] = {}
+
+    def __call__(self, *lengths: int, after: list[int] | None = None) -> list[list[int]]:
+        """One of each length, behind `after`; the same ones if asked again without it."""
+        if after is None and lengths in self._drawn:
+            return self._drawn[lengths]
+        found = [self._one(length, after or []) for length in lengths]
+        near = range(len(found)) if self._model.dtype == "float32" else []
+        while near := self._near(found, near):
+            for number in near:
+                found[number] = self._one(lengths[number], after or [])
+        if after is None:
+            self._drawn[lengths] = found
+        return found
+
+    def _one(self, length: int, after: list[int]) -> list[int]:
+        return after + [self._chance.randrange(2, 512) for _ in range(length)]
+
+    def _near(self, drawn: list[list[int]], numbers: Sequence[int]) -> list[int]:
+        if not numbers:
+            return []
+        truth = self._truth.judge(self._folder, [[*drawn[number], 0] for number in numbers], "float32")
+        return [number for number, row in zip(numbers, truth, strict=True) if min(row["margins"]) < NEAR]
+
+
+Traffic = Callable[[Server, Draw], tuple[list[Answer], list[Figure]]]
 
 
 @dataclass(frozen=True)
@@ -93,59 +130,56 @@ class Scene:
     stock: bool = False  # without the plug-in: what it is for
 
 
-def prompts(lengths: tuple[int, ...], chance: random.Random) -> list[list[int]]:
-    return [[chance.randrange(2, 512) for _ in range(length)] for length in lengths]
-
-
-def alone(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+def alone(server: Server, draw: Draw) -> tuple[list[Answer], list[Figure]]:
     """One request after another."""
-    return [server.complete(prompt, TOKENS) for prompt in prompts(LENGTHS, chance)], []
+    return [server.complete(prompt, TOKENS) for prompt in draw(*LENGTHS)], []
 
 
-def together(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+def together(server: Server, draw: Draw) -> tuple[list[Answer], list[Figure]]:
     """All at once: different lengths in one step."""
     before = server.metrics()
-    answers = server.together(prompts(LENGTHS, chance), TOKENS)
+    answers = server.together(draw(*LENGTHS), TOKENS)
     after = server.metrics()
     steps = after["vllm:iteration_tokens_total_count"] - before["vllm:iteration_tokens_total_count"]
     return answers, [Figure("steps", steps, len(answers) * TOKENS / 2)]
 
 
-def chunked(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
-    """All at once, and no step may have more than 64 tokens, so that long prompts are cut."""
-    answers, figures = together(server, chance)
-    seen = server.metrics()
-    longer = seen["vllm:iteration_tokens_total_count"] - seen["vllm:iteration_tokens_total_bucket<=64.0"]
-    return answers, [*figures, Figure("steps of more than 64 tokens", longer, 0)]
+def chunked(server: Server, draw: Draw) -> tuple[list[Answer], list[Figure]]:
+    """All at once, with at most 64 tokens a step, so that long prompts are cut: it takes more steps."""
+    answers, figures = together(server, draw)
+    (steps,) = figures
+    tokens = sum(len(answer.prompt) + TOKENS - 1 for answer in answers)
+    said = server.said("Chunked prefill is enabled with max_num_batched_tokens=64.")
+    return answers, [Figure("steps", steps.found, tokens / 64, at_least=True), Figure("chunks", said, 1, at_least=True)]
 
 
-def prefix(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+def prefix(server: Server, draw: Draw) -> tuple[list[Answer], list[Figure]]:
     """A long beginning asked for again, with the same end and with others."""
-    (shared,) = prompts((200,), chance)
-    ends = [[], *prompts((1, 30, 90), chance)]
+    (shared,) = draw(200)
+    asked = [shared, shared, *draw(1, 30, 90, after=shared)]
     before = server.metrics()["vllm:prefix_cache_hits_total"]
-    answers = [server.complete(shared + end, TOKENS, of_prompt=False) for end in [ends[0], *ends]]
+    answers = [server.complete(prompt, TOKENS, of_prompt=False) for prompt in asked]
     hits = server.metrics()["vllm:prefix_cache_hits_total"] - before
     return answers, [Figure("prompt tokens from the prefix cache", hits, 4 * 192, at_least=True)]
 
 
-def preempted(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+def preempted(server: Server, draw: Draw) -> tuple[list[Answer], list[Figure]]:
     """Eight requests whose prompts fit, and whose answers do not."""
-    asked = prompts((40, 45, 50, 55, 60, 65, 70, 75), chance)
+    asked = draw(40, 45, 50, 55, 60, 65, 70, 75)
     answers = server.together(asked, 2 * TOKENS, of_prompt=False)
     return answers, [Figure("preemptions", server.metrics()["vllm:num_preemptions_total"], 1, at_least=True)]
 
 
-def drafted(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+def drafted(server: Server, draw: Draw) -> tuple[list[Answer], list[Figure]]:
     """With a draft model: two tokens of a request in one step. What it drafts changes nothing of what is answered."""
-    answers = server.together(prompts(LENGTHS, chance), TOKENS)
+    answers = server.together(draw(*LENGTHS), TOKENS)
     drafts = server.metrics()["vllm:spec_decode_num_draft_tokens_total"]
     return answers, [Figure("drafted tokens", drafts, len(answers) * TOKENS / 2, at_least=True)]
 
 
-def short(server: Server, chance: random.Random) -> tuple[list[Answer], list[Figure]]:
+def short(server: Server, draw: Draw) -> tuple[list[Answer], list[Figure]]:
     """Few tokens, for the interpreter: beyond index_topk of its model, alone and together."""
-    asked = prompts((5, 17, 40, 70), chance)
+    asked = draw(5, 17, 40, 70)
     return [server.complete(asked[-1], 6), *server.together(asked, 6)], []
 
 
@@ -159,6 +193,7 @@ SMALL = {"index_topk": 16, "num_hidden_layers": 2}
 INTERPRETED = {"TRITON_INTERPRET": "1"}
 DRAFT = {"num_nextn_predict_layers": 1}
 DRAFTS = """--speculative-config {"method":"mtp","num_speculative_tokens":1}"""
+CORES = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}  # one core each: by itself it wants a NUMA node each
 ALL = (alone, together, prefix)
 SCENES = (
     Scene("GLM", Model(GLM), BLOCKS_64, ALL, ci=True),
@@ -169,7 +204,7 @@ SCENES = (
     Scene("V3.2, small cache", Model(V32, 2), f"{BLOCKS_64} --num-gpu-blocks-override 10", (preempted,)),
     Scene("GLM, shared indexers", Model(GLM, 3, changes=SHARED), BLOCKS_64, (alone, together), ci=True),
     Scene("GLM, drafts", Model(GLM, 5, changes=DRAFT), f"{BLOCKS_16} {DRAFTS}", (drafted,)),
-    Scene("V3.2, two ranks", Model(V32, 5), f"{BLOCKS_64} --tensor-parallel-size 2", (together,)),
+    Scene("V3.2, two ranks", Model(V32, 5), f"{BLOCKS_64} --tensor-parallel-size 2", (together,), variables=CORES),
     Scene("V3, dense MLA", Model(V3), DENSE_MLA, (together,)),
     Scene("V3, dense MLA, stock", Model(V3), DENSE_MLA, (together,), stock=True),
     Scene("GLM, kernels", Model(GLM, 4, "float16", SMALL), "--dtype float16", (short,), True, INTERPRETED),
@@ -182,15 +217,16 @@ SCENES = (
 
 def compared(scene: Scene, truth: Truth, model: Path, answers: list[Answer]) -> list[Figure]:
     """With transformers, as befits the dtype; and a control, so that what agrees says something."""
-    exact = truth.judge(model, answers, "float32" if scene.model.dtype == "float32" else "float64")
+    rows = [answer.ids for answer in answers]
+    exact = truth.judge(model, rows, "float32" if scene.model.dtype == "float32" else "float64")
     if scene.stock:
         return [Figure("stock vLLM, largest difference", max(apart(answers, exact)), DENSE, at_least=True)]
     if scene.model.kind not in DSA:
         return agrees(answers, exact)
     if scene.model.dtype == "float32":
-        return agrees(answers, exact) + differs(answers, truth.judge(model, answers, "float32", **CONTROL))
-    rounded = truth.judge(model, answers, scene.model.dtype)
-    return rounds(answers, exact, rounded, truth.judge(model, answers, "float64", **CONTROL))
+        return agrees(answers, exact) + differs(answers, truth.judge(model, rows, "float32", **CONTROL))
+    rounded = truth.judge(model, rows, scene.model.dtype)
+    return rounds(answers, exact, rounded, truth.judge(model, rows, "float64", **CONTROL))
 
 
 def play(scene: Scene, python: str, truth: Truth, folder: Path) -> int:
@@ -205,8 +241,9 @@ def play(scene: Scene, python: str, truth: Truth, folder: Path) -> int:
         if scene.model.kind in DSA and not server.said(LOG_LINE):
             print(f"WRONG the log does not say: {LOG_LINE}")
             wrong += 1
+        draw = Draw(truth, model, scene.model)
         for traffic in scene.traffic:
-            answers, figures = traffic(server, random.Random(scene.model.seed))
+            answers, figures = traffic(server, draw)
             for figure in [*compared(scene, truth, model, answers), *figures]:
                 print(f"  {traffic.__name__}: {figure}", flush=True)
                 wrong += not figure.holds

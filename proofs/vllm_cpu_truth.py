@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -147,15 +148,20 @@ class Margins:
         return found.clamp_max(1e9).tolist()
 
 
+@lru_cache(maxsize=3)
+def _loaded(folder: str, dtype: str, changes: str) -> Any:
+    config = AutoConfig.from_pretrained(folder)
+    for name, value in json.loads(changes).items():
+        setattr(config, name, value)
+    return AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=getattr(torch, dtype), attn_implementation="eager", experts_implementation="eager"
+    ).eval()
+
+
 def judge(folder: str, rows: list[list[int]], dtype: str = "float32", **changes: Any) -> dict[str, Any]:
     """Of each list of token ids, for each position but the last: the logprob of the token that follows, the best
     token, how far before the second, and the smallest margin of a top-k decision at that position."""
-    config = AutoConfig.from_pretrained(folder)
-    for name, value in changes.items():
-        setattr(config, name, value)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, config=config, dtype=getattr(torch, dtype), attn_implementation="eager", experts_implementation="eager"
-    ).eval()
+    model = _loaded(folder, dtype, json.dumps(changes))
     answers = []
     for row in rows:
         ids = torch.tensor([row])
