@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ def launches(release: str, folder: Path, ci: bool) -> Iterator[dict[str, Any]]:
         (GLM5, "8.0", [], {**OWN, "ATTNFIT_VLLM_AUTO": "1"}), (V32, "8.0", [*named, *packed], OWN),
     ]  # fmt: skip
     context = [*named, "--decode-context-parallel-size", "2"]
+    if release != "0.16.0":  # whose proposer has another form
+        mtp = {"method": "mtp", "num_speculative_tokens": 2}
+        named_too = ["--speculative-config", json.dumps({**mtp, "attention_backend": name})]
+        cases.append((V32, "12.0", [*named, *named_too], own))
+        cases.append((V32, "8.0", ["--speculative-config", json.dumps(mtp)], {**OWN, "ATTNFIT_VLLM_AUTO": "1"}))
     cases.append((V32, "9.0" if release in serves.NO_DCP else "12.0", context, {}))
     if not ci:
         cases += [(V32, "12.0", named, own), (GLM5, "12.0", [*named, *packed], own), (GLM5, "8.9", named, OWN),
@@ -65,8 +71,11 @@ def launch_wrong(row: dict[str, Any]) -> Iterator[str]:
         return
     found, flash = row["layers"], FLASH in row["model"]
     layers = found["impl"].get(IMPL, 0)
-    if set(found["impl"]) != {IMPL} or (layers != row["hidden_layers"] and not flash):
-        yield f"implementations {found['impl']} of {row['hidden_layers']} layers"
+    drafts = row.get("draft", [])
+    if set(found["impl"]) != {IMPL} or (layers != row["hidden_layers"] + len(drafts) and not flash):
+        yield f"implementations {found['impl']} of {row['hidden_layers']} layers and {len(drafts)} of a draft"
+    if ("--speculative-config" in row["flags"]) != bool(drafts) or not all(drafts):
+        yield f"layers of a draft that read the target's buffer: {drafts}"
     if row["variables"].get("ATTNFIT_VLLM_INDEXER"):
         if set(found["indexer"]) != INDEXERS or not row["model_class"].startswith(GENERIC):
             yield f"indexers {found['indexer']} of {row['model_class']}"

@@ -33,8 +33,6 @@ import torch  # noqa: E402
 from fake_gpu import OnCpu, OnMeta, install, start_groups  # noqa: E402
 
 ADDED = ["--skip-tokenizer-init", "--load-format", "dummy"]  # no tokenizer, no weights
-MEMORY = 60 << 30
-PLUGIN = "attnfit.engines.vllm.plugin"
 
 
 def first_of(*paths: str) -> Any:
@@ -100,6 +98,41 @@ def build(config: Any, out: dict[str, Any]) -> Any:
         return initialize_model(vllm_config=config, model_config=config.model_config)
 
 
+def draft(config: Any, model: Any, out: dict[str, Any]) -> None:
+    """The draft model of MTP, whose layers read the target's top-k buffer once vLLM has pointed them at it."""
+    speculative = config.speculative_config
+    if speculative is None:
+        return
+    from vllm.compilation.backends import set_model_tag
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    out["stage"] = "draft_init"
+    proposer = first_of("vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer")
+    standin = object.__new__(proposer)
+    standin.speculative_config, standin.vllm_config = speculative, config
+    target = set(config.compilation_config.static_forward_context)
+    with (
+        set_default_torch_dtype(config.model_config.dtype),
+        torch.device("meta"),
+        OnMeta(),
+        set_model_tag("eagle_head"),
+    ):
+        made = initialize_model(
+            vllm_config=standin._create_draft_vllm_config(), model_config=speculative.draft_model_config
+        )
+    buffer = getattr(model.model, "topk_indices_buffer", None)  # vLLM's generic model has none: the draft keeps its own
+    for module in (
+        made.modules() if buffer is not None else ()
+    ):  # as load_eagle_model does (0.33.0 worker/gpu/spec_decode/eagle/utils.py:145)
+        if hasattr(module, "topk_indices_buffer"):
+            module.topk_indices_buffer = buffer
+    found = {n: layer for n, layer in config.compilation_config.static_forward_context.items() if n not in target}
+    out["draft"] = [
+        buffer is None or layer.impl.topk_indices_buffer is buffer for layer in found.values() if hasattr(layer, "impl")
+    ]
+
+
 def layers(config: Any, model: Any, out: dict[str, Any]) -> None:
     """Which class each part of the model is of."""
     found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -123,118 +156,6 @@ def layers(config: Any, model: Any, out: dict[str, Any]) -> None:
     out["hidden_layers"] = config.model_config.hf_text_config.num_hidden_layers
 
 
-def run_runner(config: Any, platform: Any, out: dict[str, Any]) -> None:
-    """What a worker does between loading the model and its first step."""
-    import vllm.v1.worker.gpu.attn_utils as runner
-
-    out["stage"] = "block size"
-    if hasattr(platform, "update_block_size_for_backend"):
-        platform.update_block_size_for_backend(config)
-    cache = config.cache_config
-    out["block_size"] = cache.block_size
-    out["stage"] = "context parallelism"
-    importlib.import_module("vllm.v1.worker.cp_utils").check_attention_cp_compatibility(config)
-    out["stage"] = "KV cache groups"
-    specs = runner.get_kv_cache_spec(config)
-    out["specs"] = sorted(
-        {(type(s).__name__, s.block_size, s.page_size_bytes, getattr(s, "head_size", 0)) for s in specs.values()}
-    )
-    cache_config = plan(config, specs)
-    cache.num_gpu_blocks = cache_config.num_blocks
-    out["groups"] = [
-        (type(g.kv_cache_spec).__name__, len(g.layer_names), g.kv_cache_spec.block_size)
-        for g in cache_config.kv_cache_groups
-    ]
-    out["num_blocks"] = cache_config.num_blocks
-    out["stage"] = "metadata builders"
-    out["runner"] = "V2" if getattr(config, "use_v2_model_runner", False) else "V1"
-    init = init_v2 if hasattr(runner, "AttentionGroup") else init_v1
-    groups, sizes = init(runner, config, cache_config, out)
-    out["kernel_block_sizes"] = sizes
-    out["builders"] = [builder_row(group, config) for group in groups]
-    out["caches"] = caches(config)
-
-
-def plan(config: Any, specs: Any) -> Any:
-    """The engine core's plan for one worker with MEMORY bytes free."""
-    get_kv_cache_configs = first_of(
-        "vllm.v1.core.kv_cache_planning:get_kv_cache_configs", "vllm.v1.core.kv_cache_utils:get_kv_cache_configs"
-    )
-    backends = importlib.import_module("vllm.v1.attention.backends.utils")
-    if hasattr(backends, "get_supported_kv_cache_layouts"):  # 0.30.0 on: the core asks its workers for their layouts
-        from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
-
-        supported = backends.get_supported_kv_cache_layouts(get_current_attn_backends(config))
-        layout = backends.resolve_kv_cache_layout(config, [[one.name for one in supported]], list(specs.values()))
-        config.cache_config.kv_cache_layout = layout.name
-    more: list[Any] = []
-    if "kv_cache_planning" in get_kv_cache_configs.__module__:
-        more = [importlib.import_module(get_kv_cache_configs.__module__).get_global_kv_cache_groups(config, [specs])]
-    return get_kv_cache_configs(config, [specs], [MEMORY], *more)[0]
-
-
-def init_v2(runner: Any, config: Any, cache_config: Any, out: dict[str, Any]) -> tuple[list[Any], list[int]]:
-    """The functions of the second model runner, of every release but 0.16.0."""
-    device = torch.device("meta")
-    nested, _, sizes = runner.init_attn_backend(cache_config, config, device)
-    groups = [group for some in nested for group in some]
-    out["stage"] = "KV cache"
-    called(
-        runner.init_kv_cache,
-        runner_kv_caches=[],
-        forward_context=config.compilation_config.static_forward_context,
-        kv_cache_config=cache_config,
-        device=device,
-        kernel_block_sizes=sizes,
-        vllm_config=config,
-        attn_groups=nested if "runner_kv_caches" in inspect.signature(runner.init_kv_cache).parameters else groups,
-        cache_dtype=config.cache_config.cache_dtype,
-    )
-    return groups, sizes
-
-
-def init_v1(_: Any, config: Any, cache_config: Any, out: dict[str, Any]) -> tuple[list[Any], list[int]]:
-    """The methods of the first model runner, of 0.16.0, whose second one has one backend for a group of layers."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    standin = object.__new__(GPUModelRunner)
-    standin.vllm_config, standin.device, standin.attn_groups = config, torch.device("meta"), []
-    standin.compilation_config, standin.cache_config = config.compilation_config, config.cache_config
-    standin.parallel_config, standin.model_config = config.parallel_config, config.model_config
-    standin.speculative_config, standin.kv_caches, standin.shared_kv_cache_layers = None, [], {}
-    standin.kv_sharing_fast_prefill_eligible_layers = standin.runner_only_attn_layers = set()
-    standin._check_and_update_cudagraph_mode = lambda *_: None  # starts its dispatcher; the support is asked below
-    standin.initialize_attn_backend(cache_config)
-    sizes = standin._prepare_kernel_block_sizes(cache_config)
-    standin.initialize_metadata_builders(cache_config, sizes)
-    out["stage"] = "KV cache"
-    standin.initialize_kv_cache_tensors(cache_config, sizes)
-    return [group for some in standin.attn_groups for group in some], sizes
-
-
-def builder_row(group: Any, config: Any) -> tuple[str, int, int, str]:
-    """(class, layers, block size, support of CUDA graphs) of a group's metadata builder."""
-    builder = group.get_metadata_builder(0)
-    spec = builder.kv_cache_spec
-    support = type(builder).get_cudagraph_support(config, spec)
-    return (
-        f"{type(builder).__module__}.{type(builder).__name__}",
-        len(builder.layer_names),
-        spec.block_size,
-        support.name,
-    )
-
-
-def caches(config: Any) -> dict[str, int]:
-    """Type, shape of a block and strides of the caches that our layers are bound to."""
-    counted: collections.Counter[str] = collections.Counter()
-    for layer in config.compilation_config.static_forward_context.values():
-        if hasattr(layer, "impl") and type(layer.impl).__module__.startswith(PLUGIN):
-            kv = layer.kv_cache[0] if isinstance(layer.kv_cache, list) else layer.kv_cache
-            counted[f"{kv.dtype} {list(kv.shape[1:])} {list(kv.stride())}"] += 1
-    return dict(counted)
-
-
 def answer(launch: dict[str, Any], platform: Any) -> dict[str, Any]:
     os.environ.update(launch.get("variables", {}))
     out: dict[str, Any] = {**launch, "ok": False, "stage": "parse_flags", "error": None}
@@ -244,9 +165,12 @@ def answer(launch: dict[str, Any], platform: Any) -> dict[str, Any]:
         lines = Lines()  # not before: making the configuration sets up the log anew
         model = build(config, out)
         out["said"] = lines.found
+        draft(config, model, out)
         out["kv_cache_dtype_after_init"] = config.cache_config.cache_dtype
         layers(config, model, out)
         set_current = importlib.import_module("vllm.config.vllm").set_current_vllm_config
+        from vllm_plugin_runner import run_runner
+
         with set_current(config), OnMeta():
             run_runner(config, platform, out)
         out.update(ok=True, stage="done")
