@@ -97,6 +97,7 @@ def init_v1(_: Any, config: Any, cache_config: Any, out: dict[str, Any]) -> tupl
     standin.speculative_config, standin.kv_caches, standin.shared_kv_cache_layers = None, [], {}
     standin.kv_sharing_fast_prefill_eligible_layers = standin.runner_only_attn_layers = set()
     standin._check_and_update_cudagraph_mode = lambda *_: None  # starts its dispatcher; the support is asked below
+    standin.kv_cache_config = cache_config
     standin.initialize_attn_backend(cache_config)
     sizes = standin._prepare_kernel_block_sizes(cache_config)
     standin.initialize_metadata_builders(cache_config, sizes)
