@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnfit import cli
-from explain_logs import DATA, answer, kind, rows, sglang, vllm, zipped
+from explain_logs import DATA, PRINTS, answer, kind, rows, sglang, vllm, zipped
 
 TP = "ValueError: Total number of attention heads (52) must be divisible by tensor parallel size (3)."
 MAMBA = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (524)."
@@ -142,6 +142,29 @@ def test_what_the_log_tells_is_read() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        ("{A: [kv_cache_dtype not supported], B: [compute capability not supported]}", "kv-cache-dtype"),
+        ("{A: [sparse not supported], B: [sparse not supported, compute capability not supported]}", "sparse-mla"),
+        ("{A: [compute capability not supported, B.so is not available, likely was not compiled]}", None),
+        ("{A: [a reason of the future]}", None),
+    ],
+)
+def test_a_selector_s_refusal_is_what_would_let_a_backend_through(reasons: str, expected: str | None) -> None:
+    said = "No valid attention backend found for cuda with AttentionSelectorConfig(head_size=128, use_mla=False)."
+    line = f"ValueError: {said} Reasons: {reasons}."
+    assert kind(line) == expected
+    assert kind(line[: line.index("Reasons")]) is None  # cut off before it says why
+
+
+def test_a_backend_asked_for_by_name_that_refuses_several_things_is_unknown() -> None:
+    line = "ValueError: Selected backend AttentionBackendEnum.A is not valid for this configuration. Reason: {}"
+    assert kind(line.format("['kv_cache_dtype not supported']")) == "kv-cache-dtype"
+    assert kind(line.format("['compute capability not supported', 'dtype not supported']")) == "flag-arch-mismatch"
+    assert kind(line.format("['kv_cache_dtype not supported', 'head_size not supported']")) is None
+
+
 # ---- what to do ---------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +283,17 @@ def test_nor_does_one_whose_workers_write_between_each_other(name: str, chance: 
     for place, line in zip(places, reversed(other), strict=True):
         own.insert(place, line)
     assert kind("\n".join(own)) in (None, KINDS[name])
+
+
+@given(st.sampled_from(["vllm", "sglang"]), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_two_workers_whole_tracebacks_may_be_interleaved_line_by_line(engine: str, chance: random.Random) -> None:
+    message = "ValueError: Weight output_partition_size = 64 is not divisible by weight quantization block_n = 128."
+    both = [PRINTS[engine](message).splitlines() for _ in range(2)]
+    merged = []
+    while any(both):
+        merged.append(chance.choice([lines for lines in both if lines]).pop(0))
+    assert kind("\n".join(merged)) == "quant-shape"
 
 
 NOISE = [b"\x1b[31m", b"\x1b[0m", b"\x1b]0;t\x07", b"\r", b"\x00", b"\xff\xfe", b"\x08", b"\n\n", b"\x1b[2K"]

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
+from pathlib import Path
 
+import msgspec
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
-from attnfit.hazards import catalogue, matches
+import attnfit
+from attnfit.engines.vllm.flags.table import known_releases, load_table
+from attnfit.errors import InputError
+from attnfit.hazards import Remedy, Signature, catalogue, matches
+from attnfit.hazards.catalogue import check, read
 from attnfit.hazards.record import KINDS
 from explain_logs import DATA, PRINTS, answer, kind, rows
 
+OPTIONS = {
+    flag: [Version(release) for release in pair]
+    for flag, pair in json.loads(
+        (Path(attnfit.__file__).parent / "engines/sglang/options.json").read_text("utf-8")
+    ).items()
+}
 SOURCES = rows("source_lines.jsonl")  # written from the engines' own raise statements; `where` names them
 LIBRARIES = rows("library_lines.jsonl")  # of Triton, torch, FlashInfer, DeepGEMM, CUDA; `source` names them
 LOGS = {
@@ -101,3 +117,49 @@ def test_a_healthy_log_is_said_to_be_one() -> None:
     for name in ("pytest", "nginx-error", "dmesg", "training-oom", "other-traceback", "pip"):
         assert answer((quiet / f"{name}.log").read_bytes()).verdict == "no log of an engine", name
     assert answer(b"").verdict == "empty"
+
+
+def test_a_remedy_names_flags_that_a_release_it_is_for_has() -> None:
+    has = {
+        "vllm": {version: set(load_table(version).by_option()) for version in known_releases()},
+        "sglang": {
+            version: {flag for flag, (first, last) in OPTIONS.items() if first <= Version(version) <= last}
+            for version in {str(release) for pair in OPTIONS.values() for release in pair}
+        },
+    }
+    missing = []
+    for record in catalogue().records:
+        for remedy in record.remedies:
+            releases = has.get(remedy.engine or record.engine, {})
+            within = [v for v in releases if SpecifierSet(remedy.release).contains(v, prereleases=True)]
+            for flag in (*remedy.set, *remedy.drop):
+                if not any({flag, flag.partition(".")[0]} & releases[version] for version in within):
+                    missing.append((record.id, flag))
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id": "AF1"}, "AF and three digits"),
+        ({"kind": "kv-memroy"}, "did you mean 'kv-memory'"),
+        ({"stage": "boot"}, "unknown stage 'boot'"),
+        ({"evidence": ()}, "no evidence"),
+        ({"signatures": (Signature(has=()),)}, "without a literal"),
+        ({"signatures": (Signature(has=("x",), regex="("),)}, "cannot be read"),
+        ({"signatures": (Signature(has=("x",), judge="nobody"),)}, "no judge 'nobody'"),
+        ({"engine": "", "remedies": (Remedy("x", drop=("--flag",)),)}, "whose they are"),
+    ],
+)
+def test_a_record_that_cannot_be_used_says_what_is_wrong(change: dict[str, object], words: str) -> None:
+    good = catalogue().records[-1]
+    check([good], catalogue().judges)
+    with pytest.raises(InputError, match=re.escape(words)):
+        check([msgspec.structs.replace(good, **change)], catalogue().judges)
+
+
+def test_a_file_of_records_that_is_none_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "neutral.json"
+    file.write_text('[{"id": "AF101"}]')
+    with pytest.raises(InputError, match=r"neutral\.json: .*missing required field"):
+        read(file)

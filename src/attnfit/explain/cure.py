@@ -21,6 +21,7 @@ _START = re.compile(r"(?:\$ |\+ |exec |[Cc]ommand: ?|COMMAND: ?|CMD: ?|[Rr]unnin
 
 class Way(msgspec.Struct, frozen=True):
     text: str
+    change: str  # what of it is a matter of flags and variables, "" for nothing
     command: tuple[str, ...] | None  # secrets hidden; None: no command is known, or it is no matter of flags
     installs: tuple[str, ...] = ()
     release: str = ""
@@ -35,12 +36,45 @@ def ways(record: Record, figures: Mapping[str, str], story: Story, given: Sequen
     for remedy in record.remedies:
         if remedy.engine and story.engine and remedy.engine != story.engine:
             continue
+        if not _holds(remedy.release, story):
+            continue
         whole = _filled(remedy, figures)
         if whole is None:
             continue
         words = _applied(command, whole, story, record.engine or remedy.engine) if command is not None else None
-        found.append(Way(whole.text, words, whole.installs, whole.release, whole.gives_up, source if words else ""))
+        found.append(
+            Way(
+                text=whole.text,
+                change=_shown(whole),
+                command=words,
+                installs=whole.installs,
+                release=whole.release,
+                gives_up=whole.gives_up,
+                from_=source if words else "",
+            )
+        )
     return tuple(found)
+
+
+def _holds(specifier: str, story: Story) -> bool:
+    """Whether the release that the log names is one the remedy is for; one that is not known may be."""
+    release = story.facts.get("release")
+    if not specifier or not isinstance(release, str):
+        return True
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return SpecifierSet(specifier).contains(Version(release).base_version, prereleases=True)
+    except InvalidVersion:
+        return True
+
+
+def _shown(remedy: Remedy) -> str:
+    parts = [f"{flag} {value}".strip() for flag, value in remedy.set.items()]
+    parts += [f"drop {flag}" for flag in remedy.drop]
+    parts += [f"unset {name}" if value is None else f"{name}={value}" for name, value in remedy.variables.items()]
+    return ", ".join(parts)
 
 
 def _filled(remedy: Remedy, figures: Mapping[str, str]) -> Remedy | None:

@@ -167,6 +167,8 @@ class _Teller:
         start, raised = self.start, read.raised
         level = raised.level if raised is not None else read.level or line.level
         firm = level not in _QUIET and line.level not in _QUIET
+        if line.level == "LOG" and raised is None and not read.above:
+            firm = False  # a logger that prints no levels, informing or warning: what it raises is a traceback
         if raised is not None:
             self._frames(raised)
             if firm:

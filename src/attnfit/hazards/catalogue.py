@@ -97,6 +97,8 @@ def _wrong(record: Record, seen: set[str], judges: Mapping[str, Judge]) -> str:
         return "no evidence: name a public report, or the engine's file and line"
     if record.figures and record.figures not in figures.FUNCTIONS:
         return f"no function {record.figures!r} in hazards/figures.py"
+    if any((r.set or r.drop) and not (r.engine or record.engine) for r in record.remedies):
+        return "a remedy with flags says whose they are: put it into that engine's hazards_met.json"
     for signature in record.signatures:
         if not signature.has:
             return "a signature without a literal in `has` is looked for in every line"

@@ -82,7 +82,8 @@ def _cause(cause: Cause) -> Iterator[str]:
 
 
 def _way(way: Way) -> Iterator[str]:
-    more = f" (release {way.release})" if way.release else ""
+    more = f" [{way.change}]" if way.change and not way.command else ""
+    more += f" (release {way.release})" if way.release else ""
     more += f"; pip install {' '.join(repr(i) for i in way.installs)}" if way.installs else ""
     yield from _labelled("remedy", f"{way.text}{more}")
     if way.gives_up:
@@ -167,6 +168,7 @@ def render_json(answer: Answer) -> str:
 def _way_dict(way: Way) -> dict[str, Any]:
     return {
         "text": way.text,
+        "change": way.change,
         "command": list(way.command) if way.command else None,
         "installs": list(way.installs),
         "release": way.release,

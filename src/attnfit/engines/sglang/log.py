@@ -61,7 +61,7 @@ def command(args: Mapping[str, Any]) -> list[str] | None:
     out = ["python", "-m", "sglang.launch_server", "--model-path", model]
     for name in _GIVEN[1:]:
         value = args.get(name)
-        if isinstance(value, (list, dict)) or value in _DEFAULTS:
+        if isinstance(value, (list, dict)) or (value is not True and value in _DEFAULTS):
             continue
         flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
         out += [flag] if value is True else [flag, str(value)]

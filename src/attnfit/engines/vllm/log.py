@@ -118,8 +118,8 @@ LOG = LogWords(
     engine="vllm",
     prefixes=(
         re.compile(
-            r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
-            r"\[[^\]\n]{1,200}:\d+\](?: |$)"
+            r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? )?"
+            r"\[?[^\]\s]{1,200}:\d+\](?: |$)"
         ),
     ),
     starts=("non-default args:", "API server version"),

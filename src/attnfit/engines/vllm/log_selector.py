@@ -35,7 +35,7 @@ _IDS = {
 _REASONS = re.compile(r"Reasons?:\s*(\{.*\}|\[.*\])", re.S)
 _BACKEND = re.compile(r"(\w+)'?:\s*(\[(?:[^\[\]]|\[[^\[\]]*\])*\])")
 _SELECTED = re.compile(r"Selected backend (?:\w+\.)?(\w+)")
-_FIELD = re.compile(r"\b([a-z_]+)=(None|True|False|[\w.]+)")
+_FIELD = re.compile(r"\b([a-z_]+)(?:=|: )(None|True|False|[\w.]+)")
 _SHORTENED = re.compile(r"\.\.\.|…|\[…\]")
 
 
@@ -43,6 +43,7 @@ class Asked(NamedTuple):
     config: Mapping[str, str]
     reasons: Mapping[str, Sequence[str]]
     whole: bool  # the reasons are all there
+    named: bool = False  # the backend was asked for by name
 
 
 def selector(text: str) -> Asked | None:
@@ -57,7 +58,7 @@ def selector(text: str) -> Asked | None:
     if found is None:
         return Asked(config, {}, False)
     if selected is not None and found[1].startswith("["):
-        return Asked(config, {selected[1]: _listed(found[1])}, True)
+        return Asked(config, {selected[1]: _listed(found[1])}, True, named=True)
     return Asked(config, {name: _listed(words) for name, words in _BACKEND.findall(found[1])}, True)
 
 
@@ -80,13 +81,13 @@ def _topic(asked: Asked, text: str) -> str | None:
     if not asked.whole:
         return _cut_short(asked.config, text)
     per_backend = [_topics(reasons) for reasons in asked.reasons.values()]
-    if len(per_backend) == 1:  # asked for by name
+    if asked.named and per_backend:
         found = per_backend[0]
         if "sparse-mla" in found and not _non_sparse(asked):
             return "sparse-mla"
-        if found == ["capability"]:
-            return "named capability"
-        return found[0] if len(found) == 1 else next((t for t in _CURABLE if t in found), None)
+        if "capability" in found:
+            return "named capability"  # whatever else it refuses, it is not made for this GPU
+        return found[0] if len(found) == 1 else None
     alone = [found[0] for found in per_backend if len(found) == 1]
     for topic in _CURABLE:
         if topic in alone:

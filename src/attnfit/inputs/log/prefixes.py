@@ -15,7 +15,7 @@ _MOST = 6  # prefixes in front of each other
 class Plain(NamedTuple):
     text: str
     worker: str  # who wrote it, as far as the line says: "Worker_TP3", "TP3 EP0", "rank3", ""
-    level: str  # DEBUG, INFO, WARNING, ERROR, CRITICAL or ""
+    level: str  # DEBUG, INFO, WARNING, ERROR, CRITICAL; LOG: a logger's that prints none; "": no logger's
 
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?"
@@ -24,8 +24,10 @@ _FORMS = tuple(
     re.compile(pattern)
     for pattern in (
         r"\[(?:pod|container)/[^\]]{1,200}\] ",  # kubectl logs --prefix
-        r"[\w.-]{1,80} +\| ",  # docker compose
+        r"(?:> )?\[?[\w.-]{1,80}\]? +\| ",  # docker compose, also quoted
+        rf"{_ISO} \| {_LEVELS} *\| \w+ \| ",
         rf"{_ISO} \| ",
+        rf"{_ISO} (?=\()",
         # syslog and journalctl: time, host, program
         rf"(?:[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|{_ISO}) [\w.:-]{{1,255}} [\w@./-]{{1,100}}\[\d+\]: ",
         rf"{_ISO} - [\w.]{{1,200}} - {_LEVELS} - ",
@@ -53,7 +55,7 @@ def plain(text: str, own: Sequence[re.Pattern[str]] = ()) -> Plain:
         groups = found.groupdict()
         name = groups.get("worker") or (groups.get("rank") and f"rank{groups['rank']}") or ""
         worker = name.strip() or worker
-        level = groups.get("level") or _SHORT.get(groups.get("short") or "", level)
+        level = groups.get("level") or _SHORT.get(groups.get("short") or "", "LOG" if found.re in own else level)
         at = found.end()
     text = text[at:]
     if "repeated" in text:
