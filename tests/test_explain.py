@@ -65,6 +65,10 @@ def test_colours_and_progress_bars_are_not_in_the_way() -> None:
     bar = "Loading: 10%|#    |\rLoading: 50%|##   |\rLoading: 100%|#####|\n"
     assert kind(bar + log) == "mamba-cache"
     assert kind(log.replace("\n(", "\nLoading: 50%|##   |\r(")) == "mamba-cache"
+    pasted = log.replace("\x1b", "").replace(") ", ")[0;0m ").replace("(Worker", "[1;36m(Worker")
+    found = answer(pasted)
+    assert found.cause is not None
+    assert (found.cause.record.kind, found.cause.worker) == ("mamba-cache", "Worker_TP0")
 
 
 # ---- which cause --------------------------------------------------------------------------------------------------

@@ -52,6 +52,12 @@ def test_nor_is_one_of_those_that_quote_no_line_or_are_of_other_engines() -> Non
     assert {row["id"] for row in others if kind(row["excerpt"]) not in (None, row["kind"])} == set()
 
 
+def test_lines_quoted_in_other_public_issues_are_taken_for_what_they_are() -> None:
+    lines = rows("field_lines.jsonl")
+    assert len(lines) > 35
+    assert {row["line"]: (row["kind"], found) for row in lines if (found := kind(row["line"])) != row["kind"]} == {}
+
+
 @pytest.mark.parametrize("name", LOGS)
 def test_the_cause_of_a_whole_log_is_found(name: str) -> None:
     assert kind((DATA / "logs" / f"{name}.log").read_bytes()) == LOGS[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -24,9 +25,14 @@ _T = TypeVar("_T")
 Judge = Callable[[str], str | None]  # a line -> the id of the record it shows
 
 
+GRAM = 6  # characters by which a line finds the records it may show
+
+
 class Catalogue(msgspec.Struct, frozen=True):
     records: Sequence[Record]
     judges: Mapping[str, Judge]
+    index: Mapping[str, frozenset[int]]  # characters that a record's signature looks for -> places in `records`
+    always: frozenset[int]  # places of records with a signature that is too short for that
 
 
 @cache
@@ -44,7 +50,26 @@ def catalogue() -> Catalogue:
         judges |= import_module(f"attnfit.engines.{name}.log").JUDGES
     records = [*neutral.values(), *records]
     check(records, judges)
-    return Catalogue(tuple(records), judges)
+    return Catalogue(tuple(records), judges, *_index(records))
+
+
+def _index(records: Sequence[Record]) -> tuple[dict[str, frozenset[int]], frozenset[int]]:
+    """Of each signature the characters that fewest others share: a line without them does not show it."""
+    longest = [[max(s.has, key=len) for s in record.signatures] for record in records]
+    shared = Counter(gram for literals in longest for literal in literals for gram in grams(literal))
+    found: dict[str, set[int]] = {}
+    short = set()
+    for place, literals in enumerate(longest):
+        for literal in literals:
+            if own := min(grams(literal), key=shared.__getitem__, default=""):
+                found.setdefault(own, set()).add(place)
+            else:
+                short.add(place)
+    return {gram: frozenset(places) for gram, places in found.items()}, frozenset(short)
+
+
+def grams(text: str) -> set[str]:
+    return {text[at : at + GRAM] for at in range(len(text) - GRAM + 1)}
 
 
 class Met(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from attnfit.hazards.catalogue import Catalogue
+from attnfit.hazards.catalogue import Catalogue, grams
 from attnfit.hazards.figures import FUNCTIONS
 from attnfit.hazards.record import Record, Signature
 
@@ -33,8 +33,11 @@ class Hit(NamedTuple):
 
 def matches(line: str, known: Catalogue, near: Near = _ALONE) -> list[Hit]:
     """Every record that the line shows, the one that says most of it first."""
-    hits = (hit for record in known.records if (hit := _of(record, line, known, near)) is not None)
-    return sorted(hits, key=lambda hit: -hit.weight)
+    places = set(known.always)
+    for gram in grams(line) & known.index.keys():
+        places |= known.index[gram]
+    hits = (_of(known.records[place], line, known, near) for place in sorted(places))
+    return sorted((hit for hit in hits if hit is not None), key=lambda hit: -hit.weight)
 
 
 def _of(record: Record, line: str, known: Catalogue, near: Near) -> Hit | None:

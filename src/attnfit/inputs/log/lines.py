@@ -18,6 +18,7 @@ _IN_TRACEBACK = 60  # and behind a line of a traceback: those of other workers s
 _HEAD = 1000  # lines read at the start, and behind a mark that opens one, whatever they hold
 _TRACE = (b"Traceback (most", b'  File "', b'  File \\"')  # the last as JSON writes it
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_PASTED = re.compile(r" ?\[0(?:;0)?m|\[\d{1,2}(?:;\d{1,3})+m")  # colours that lost their escape when copied
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LONGEST = 1 << 16  # characters of a line that are looked at
 
@@ -100,7 +101,8 @@ class _Reader:
         for message in unwrap(raw, self.form) if self.form else (raw,):
             text = _decoded(message)
             for part in text.split("\r") if "\r" in text else (text,):
-                clean = _CONTROL.sub("", _ANSI.sub("", part) if "\x1b" in part else part)[:_LONGEST]
+                part = _ANSI.sub("", part) if "\x1b" in part else _PASTED.sub("", part) if "m" in part else part
+                clean = _CONTROL.sub("", part)[:_LONGEST]
                 found = plain(clean, self.marks.own)
                 if clean or not part:
                     yield Line(number, found.text.rstrip(), found.worker, found.level)
