@@ -82,13 +82,16 @@ def launch_wrong(row: dict[str, Any]) -> Iterator[str]:
     elif any("attnfit" in name for name in found["indexer"]):
         yield f"our indexer, unasked: {found['indexer']}"
     packed = "fp8_ds_mla" in row["flags"]
-    block, width = row["kernel_block_sizes"][-2 if flash else 0], 656 if packed else 512 if flash else 576
+    mine = [builder for builder in row["builders"] if builder[0] == BUILDER]
+    block, width = mine[0][2] if mine else None, 656 if packed else 512 if flash else 576
+    if block not in row["kernel_block_sizes"] or (not flash and row["kernel_block_sizes"] != [block]):
+        yield f"kernel block sizes {row['kernel_block_sizes']}, and {block} for our builder"
     kind = f"{'torch.uint8' if packed else 'torch.bfloat16' if flash else 'torch.float16'} [{block}, {width}] "
     if row["other_16_bit"]:
         yield f"parameters of another 16-bit type: {row['other_16_bit']}"
     if len(row["caches"]) != 1 or not all(k.startswith(kind) and n == layers for k, n in row["caches"].items()):
         yield f"caches {row['caches']}, not {layers} times {kind}"
-    if [BUILDER, layers, block, "UNIFORM_BATCH"] not in row["builders"]:
+    if mine != [[BUILDER, layers, block, "UNIFORM_BATCH"]]:
         yield f"builders {row['builders']}"
     if not any("serves sparse MLA layers" in line for line in row["said"]):
         yield f"the log says {row['said']}"
