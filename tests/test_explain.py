@@ -187,8 +187,8 @@ def test_the_command_is_put_together_from_the_arguments_in_the_log() -> None:
 def test_a_figure_that_the_engine_prints_is_in_the_command() -> None:
     message = (
         "ValueError: To serve at least one request with the model's max seq len (196608), 23.25 GiB KV cache is "
-        "needed, which is larger than the available KV cache memory (22.5 GiB). Based on the available memory, the estimated "
-        "maximum model length is 190272. Try increasing `gpu_memory_utilization`."
+        "needed, which is larger than the available KV cache memory (22.5 GiB). Based on the available memory, the "
+        "estimated maximum model length is 190272. Try increasing `gpu_memory_utilization`."
     )
     assert commands(answer(vllm(message)))[0].endswith("--max-model-len 190272")
     cut = answer(vllm(message.partition(". Based")[0]))  # without the figure there is nothing to set
