@@ -229,6 +229,15 @@ def test_the_indexer_does_not_serve_context_parallelism() -> None:
     assert answer(f"vllm serve glm -tp 8 -dcp 2 {BACKEND}", "9.0", there=True).verdict == "passes"
 
 
+@pytest.mark.parametrize("release", serves.RELEASES)
+def test_ranks_whose_picks_no_release_merges_are_refused_before_the_weights(release: str) -> None:
+    name = serves.NAME if release in NAMED else serves.CUSTOM
+    command = f"vllm serve v32 -tp 8 --decode-context-parallel-size 8 --attention-backend {name}"
+    report = answer(command, gpu="9.0", release=release, there=True)
+    refused = "picks among the keys of its own rank only" in (report.launch.error or "")
+    assert refused == (release in serves.NO_DCP), report.launch.error
+
+
 def test_a_model_that_asks_no_selector_is_told_that_the_flag_does_nothing() -> None:
     report = answer(f"vllm serve v4 -tp 8 {BACKEND}", "9.0", there=True)
     assert report.launch.layers == ()

@@ -112,5 +112,6 @@ def check_layer(cfg: EngineConfig, stage: str) -> None:
     """Our backend was chosen. Raise Refusal where nothing would pick its keys, Unknown for a model not known."""
     if cfg.architecture not in indexers.KNOWN:
         raise Unknown(_not_tried(cfg.architecture))
-    if why := _without_keys(cfg, own=_own_indexer(cfg)):
+    assert cfg.plugin is not None
+    if why := serves.dcp_refusal(cfg.plugin.release, cfg.dcp) or _without_keys(cfg, own=_own_indexer(cfg)):
         raise Refusal(stage, f"NotImplementedError: {why}", f"{ours.PLACE}impl.py")

@@ -8,7 +8,7 @@ import torch
 
 from attnfit.engines.vllm.plugin import indexers, releases, settings, workspace
 from attnfit.engines.vllm.plugin.rows import cache_rows
-from attnfit.engines.vllm.plugin.serves import MAX_TOPK, NAME, NO_DCP
+from attnfit.engines.vllm.plugin.serves import MAX_TOPK, NAME, dcp_refusal
 from attnfit.kernels import interpreter, sparse_mla, write_latent_cache
 
 
@@ -59,11 +59,8 @@ class TritonMLASparseImpl(releases.base("MLAImpl")):  # type: ignore[misc]
             raise NotImplementedError(f"{NAME} reads float16, bfloat16 and fp8_ds_mla caches, not {kv_cache_dtype}")
         if indexer is None and topk_indices_buffer is None:
             raise NotImplementedError(f"{NAME} needs the indexer's top-k buffer; this layer has neither")
-        if self.dcp_world_size > 1 and releases.running() in NO_DCP:
-            raise NotImplementedError(
-                f"the indexer of vLLM {releases.running()} picks among the keys of its own rank only: with "
-                f"decode_context_parallel_size {self.dcp_world_size} answers would be silently wrong"
-            )
+        if why := dcp_refusal(releases.running(), self.dcp_world_size):
+            raise NotImplementedError(why)
         _refuse_without_keys()
         self.num_heads = num_heads
         self.head_size = head_size

@@ -29,6 +29,16 @@ KV_CACHE_DTYPES = ("auto", "float16", "bfloat16", "fp8_ds_mla")
 MAX_TOPK = 4096
 
 
+def dcp_refusal(release: str, dcp: int) -> str:
+    """Why that release cannot be served on `dcp` ranks of decode context parallelism, in a sentence; "" if it can."""
+    if dcp < 2 or release not in NO_DCP:
+        return ""
+    return (
+        f"the indexer of vLLM {release} picks among the keys of its own rank only: with decode_context_parallel_size "
+        f"{dcp} answers would be silently wrong"
+    )
+
+
 def refusals(
     *,
     dtype: str,
