@@ -67,4 +67,5 @@ def test_a_launch_documented_as_working_is_never_refused(models: dict[str, str])
     replies = list(answers(json.dumps(line).encode() for line in lines))
     refused = [(r["id"], r.get("problem") or r["error"]) for r in replies if "problem" in r or r["ok"] is False]
     assert refused == []
+    assert [r["id"] for r in replies if any(hazard["strength"] == "breaks" for hazard in r["hazards"])] == []
     assert sum(r["ok"] is None for r in replies) <= len(replies) // 4

@@ -10,7 +10,7 @@ from attnfit import engines
 from attnfit.core import Gpu, Question, Report, Selection
 from attnfit.decide import Request, decide, measure, verdict
 from attnfit.errors import UsageError, did_you_mean
-from attnfit.plan import plan, room
+from attnfit.plan import past_hazards, plan, room
 
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
@@ -132,8 +132,10 @@ def check(
     steps = plan(chosen, request, launch, render, at_hand) if planned else ()
     if launch.ok:
         launch.fit = measure(request, weights())
-        if planned and verdict(launch) == "breaks" and launch.fit is not None and not launch.fit.files:
+        if planned and launch.fit is not None and launch.fit.verdict == "breaks" and not launch.fit.files:
             steps = room(chosen, request, launch.fit, weights(), render)
+    if planned and not steps:
+        steps = past_hazards(chosen, request, launch, render)
     if kernels is not None and launch.ok:
         from attnfit.kernel_check import foresee, way_out
 

@@ -187,7 +187,8 @@ def _launch(item: dict[str, Any], gpu: str | None, count: int | None, engine: st
         )
     )
     resolved = launch.stage not in ("parse_flags", "create_engine_config")  # else the engine never came to them
-    code = {True: 0, False: 1, None: 3}[launch.ok] if release.exact else 3
+    broken = bool(launch.ok) and any(hazard.breaks for hazard in launch.hazards)
+    code = (1 if broken else {True: 0, False: 1, None: 3}[launch.ok]) if release.exact else 3
     if launch.reply:
         circumstances = {"release": release.version, "exact": release.exact, "exit_code": code}
         return {**launch.reply, "notes": [*notes, *launch.notes], **circumstances}
@@ -204,6 +205,7 @@ def _launch(item: dict[str, Any], gpu: str | None, count: int | None, engine: st
         "block_size_after_load": launch.block_size_after_load,
         "selector_configs": [] if launch.hypothetical else [layer_dict(layer) for layer in launch.layers],
         "notes": [*notes, *launch.notes],
+        "hazards": [msgspec.structs.asdict(hazard) for hazard in launch.hazards],
         "release": release.version,
         "exact": release.exact,
         "exit_code": code,

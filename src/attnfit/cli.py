@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnfit import __version__, cli_explain
+from attnfit import __version__, cli_doctor, cli_explain
 from attnfit.commands import LazyGroup, WithCommand
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
@@ -67,7 +67,7 @@ _FORMS = {"--json": "as_json", "--quiet": "quiet", "--fix": "fix"}
 @click.option("--quiet", is_flag=True, help="Only the verdict line.")
 @click.option("--fix", is_flag=True, help="Only the command to run instead.")
 @click.option("--all", "every", is_flag=True, help="Also the reasons of backends not tried by themselves.")
-@click.option("--strict", is_flag=True, help="A launch that may break (memory, kernels) exits 1, not 0.")
+@click.option("--strict", is_flag=True, help="A launch that may break (memory, kernels, known hazards) exits 1, not 0.")
 @click.option("--batch", metavar="FILE", help="One JSON object a line, answered one a line; - reads stdin.")
 @click.pass_context
 def check(ctx: click.Context, /, model: str | None, batch: str | None, **options: Any) -> None:
@@ -243,7 +243,7 @@ def kernels() -> None:
     """Whether Triton kernels fit a GPU (needs attnfit[kernels], no GPU)."""
 
 
-for _name, _command in cli_explain.COMMANDS.items():
+for _name, _command in {**cli_explain.COMMANDS, **cli_doctor.COMMANDS}.items():
     cli.add_command(_command, _name)
 
 

@@ -184,8 +184,13 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def may_break(self) -> bool:
-        """It passes, and its memory, or a kernel under the Triton that the release brings, may not do."""
-        return self.may_run_out or self.kernel_may_break
+        """It passes; its memory, a kernel under the Triton that the release brings, or a known hazard may stop it."""
+        return self.may_run_out or self.kernel_may_break or self.hazard_may_break
+
+    @property
+    def hazard_may_break(self) -> bool:
+        """It passes, and meets a hazard of which something that decides is not known."""
+        return self.verdict == "passes" and any(hazard.may_break for hazard in self.launch.hazards)
 
     @property
     def may_run_out(self) -> bool:

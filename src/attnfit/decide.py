@@ -82,6 +82,8 @@ def verdict(launch: Launch) -> str:
         return "breaks"
     if launch.ok and any(kernel.breaks for kernel in launch.kernels):
         return "breaks"
+    if launch.ok and any(hazard.breaks for hazard in launch.hazards):
+        return "breaks"
     return {True: "passes", False: "refused", None: "unknown"}[launch.ok]
 
 

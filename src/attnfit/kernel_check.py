@@ -19,12 +19,11 @@ from attnfit import engines, gpus
 from attnfit.core import Gpu, Hazard, KernelFact, Launch, Step
 from attnfit.decide import Request, decide
 from attnfit.errors import UnknownAnswer, UsageError
+from attnfit.gpus.ptxas import TRITON_OF
 from attnfit.inputs import kernel_fit
 from attnfit.inputs.kernel_rows import FITS, TOO_LARGE, Answer, Outcome
 from attnfit.plan import Render, ends_as
 
-#: torch's minor release -> Triton's, from the METADATA of torch's wheels (Requires-Dist: triton)
-BROUGHT = {"2.9": "3.5", "2.10": "3.6", "2.11": "3.6", "2.12": "3.7", "2.13": "3.7", "2.14": "3.8"}
 MOST_MOVES, MOST_COMPILED = 60, 4  # changes that are looked at; of them, those whose kernels are compiled
 NOTE, NONE = "kernels: ", "none of"  # how every note begins, and then where there is nothing to ask about
 OFFLINE = ("ATTNFIT_OFFLINE", "HF_HUB_OFFLINE")
@@ -180,7 +179,7 @@ def pinned_torch(root: Path, stem: str) -> str:
 
 def facts(ask: engines.KernelAsk, answer: Answer, gpu: Gpu, torch: str, origin: str) -> Iterator[KernelFact]:
     """One for each kernel that a case launches."""
-    brought = BROUGHT.get(torch, "")
+    brought = TRITON_OF.get(torch, "")
     same = _minor(answer.triton) == brought if brought else None
     where = gpu.name if str(gpu.capability) in gpu.name else f"{gpu.name}, compute capability {gpu.capability}"
     inputs = (*ask.inputs, where, f"kernels of {origin}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from attnfit.core import Fit, Launch, Status, Step
+from attnfit.core import Fit, Hazard, Launch, Status, Step
 from attnfit.decide import Request, decide, measure
 from attnfit.engines import Engine, Move, Weights
 
@@ -36,7 +36,11 @@ def plan(
             continue
         after = decide(request.after(move))
         accepted = accepted or _some_accept(after)
-        if after.ok and (outcome := (move.kind, ends_as(after))) not in seen and (words := render(move)) is not None:
+        if (
+            _passes(after)
+            and (outcome := (move.kind, ends_as(after))) not in seen
+            and (words := render(move)) is not None
+        ):
             seen.add(outcome)
             steps.append(_step(engine, request, move, after, words, render, weights))
             if len(steps) == MOST_STEPS:
@@ -52,6 +56,35 @@ def room(engine: Engine, request: Request, fit: Fit, weights: Weights, render: R
         doubt = "; it may then still break" if after.verdict == "may break" else ""
         steps.append(Step(f"{move.text}{doubt}", words, move.gives_up))
     return tuple(steps) or (Step("more GPUs to divide the model among, or a checkpoint with fewer bits a weight"),)
+
+
+def past_hazards(engine: Engine, request: Request, launch: Launch, render: Render) -> tuple[Step, ...]:
+    """What the records say of the hazards that stop a launch which passes: with the command where a remedy is a matter
+    of flags and the launch then passes without a hazard that stops it; the others as text."""
+    steps: list[Step] = []
+    for hazard in launch.hazards if launch.ok else ():
+        if hazard.breaks:
+            steps += _remedies(engine, request, hazard, render)
+    steps.sort(key=lambda step: step.argv is None)
+    return tuple(steps[:MOST_STEPS])
+
+
+def _remedies(engine: Engine, request: Request, hazard: Hazard, render: Render) -> Iterator[Step]:
+    from attnfit.engines.log import Edit, log_words
+    from attnfit.hazards.catalogue import records_of
+    from attnfit.hazards.words import meant, remedy_line
+
+    words = next(log for log in log_words() if log.engine == engine.name)
+    release = request.release.version
+    for remedy in meant(records_of(engine.name)[hazard.code], engine.name, release):
+        if remedy_line(remedy) not in hazard.remedies:
+            continue
+        argv = words.edited(request.argv, request.form, release, Edit(remedy.set, remedy.drop))
+        move = Move(remedy.text, argv, remedy.gives_up, variables=remedy.variables)
+        changed = tuple(argv) != request.argv or any(v is not None for v in remedy.variables.values())
+        command = render(move) if changed and _passes(decide(request.after(move))) else None
+        if command is not None or not (remedy.set or remedy.drop or remedy.variables):
+            yield Step(remedy.text if command else remedy_line(remedy), command, remedy.gives_up if command else "")
 
 
 def _step(
@@ -91,7 +124,7 @@ def _roomier(
         if move.kind in done:
             continue
         changed = request.after(move)
-        after = measure(changed, weights) if decide(changed).ok else None
+        after = measure(changed, weights) if _passes(decide(changed)) else None
         if after is None or after.verdict not in ("fits", "may break"):
             continue
         whole = move if first is None else move._replace(variables={**first.variables, **move.variables})
@@ -105,6 +138,11 @@ def _roomier(
         if not move.kind or move.kind not in offered:
             offered.add(move.kind)
             yield move, after, words
+
+
+def _passes(launch: Launch) -> bool:
+    """Every gate, and no hazard that stops it for sure."""
+    return bool(launch.ok) and not any(hazard.breaks for hazard in launch.hazards)
 
 
 def _pair(launch: Launch) -> list[str]:

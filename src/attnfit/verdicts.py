@@ -53,12 +53,28 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Hazard(msgspec.Struct, frozen=True):
-    """Something in the engine that a user of this launch should know."""
+    """Something in the engine that a user of this launch should know.
 
-    code: str  # stable, e.g. "inert-flag"
+    `strength`: "breaks" (the launch cannot serve), "may break" (`needs` says what would make it sure), "" (it starts).
+    """
+
+    code: str  # stable: the number of a record ("AF223"), or a word ("inert-flag")
     text: str
     where: str = ""  # engine source
     flag: str = ""  # that does nothing here, and may go
+    strength: str = ""
+    needs: str = ""  # what is not known here, where it only may break
+    kind: str = ""  # of the record: hazards/record.py lists the kinds
+    stage: str = ""  # when it strikes, as records say it: "weight-load", "warmup", "runtime", ...
+    remedies: tuple[str, ...] = ()  # the record's ways out, a line each
+
+    @property
+    def breaks(self) -> bool:
+        return self.strength == "breaks"
+
+    @property
+    def may_break(self) -> bool:
+        return self.strength == "may break"
 
 
 class KernelFact(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,5 +28,6 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[int, int] | None = None  # that fit into the KV cache
     requests: tuple[float, float] | None = None  # of the served length at once
     longest: tuple[int, int] | None = None  # tokens of the longest request that fits
+    sequences: tuple[int, int] | None = None  # that states are left for, where that is fewer than max_num_seqs
     inputs: tuple[str, ...] = ()  # what the figures were computed from, a sentence each
     unknown: tuple[str, ...] = ()  # what is missing

@@ -78,13 +78,27 @@ class Met(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     remedies: tuple[Remedy, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    when: tuple[str, ...] = ()
 
 
 def _with(record: Record, met: Met, engine: str) -> Record:
     own = tuple(msgspec.structs.replace(remedy, engine=engine) for remedy in met.remedies)
     return msgspec.structs.replace(
-        record, remedies=(*own, *record.remedies), evidence=(*record.evidence, *met.evidence)
+        record,
+        remedies=(*own, *record.remedies),
+        evidence=(*record.evidence, *met.evidence),
+        when=(*record.when, *met.when),
     )
+
+
+@cache
+def records_of(engine: str) -> Mapping[str, Record]:
+    """The records that a launch of one engine can meet, by number: read without what only a log needs."""
+    found = {record.id: record for record in read(NEUTRAL)}
+    for met in _decoded(_FOLDER / engine / "hazards_met.json", list[Met]):
+        found[met.id] = _with(found[met.id], met, engine)
+    found |= {record.id: record for record in read(_FOLDER / engine / "hazard_records.json", engine=engine)}
+    return found
 
 
 def read(file: Path, engine: str = "") -> list[Record]:

@@ -72,4 +72,5 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     releases: str = ""  # of the engine, as a specifier; empty: of all that are known
     figures: str = ""  # a named function of hazards/figures.py that works figures out from those captured
     how_sure: Sure = "certain"
+    when: tuple[str, ...] = ()  # named functions of the engine's `foreseen` that say whether a launch meets it
     engine: str = ""  # set by where the record lies; empty: of none in particular

@@ -42,7 +42,7 @@ def machine_gpus(environ: Mapping[str, str] | None = None) -> tuple[tuple[tuple[
 
     Raises UsageError, in one sentence, if there is no library, no driver or no visible GPU.
     """
-    return decide(read(_library()), os.environ if environ is None else environ)
+    return decide(read(library()), os.environ if environ is None else environ)
 
 
 def read(nvml: Any) -> tuple[Device, ...]:
@@ -143,7 +143,19 @@ def _device_of(devices: Sequence[Device], word: str) -> Device | None:
     return None
 
 
-def _library() -> Any:
+def versions(nvml: Any) -> tuple[str, str]:
+    """The driver ("580.65.06") and the newest CUDA that it serves ("13.0"); "" for what it does not say."""
+    _quietly(nvml, "nvmlInit")
+    try:
+        driver = _quietly(nvml, "nvmlSystemGetDriverVersion")
+        cuda = _quietly(nvml, "nvmlSystemGetCudaDriverVersion_v2") or _quietly(nvml, "nvmlSystemGetCudaDriverVersion")
+    finally:
+        _quietly(nvml, "nvmlShutdown")
+    return _text(driver or ""), f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
+
+
+def library() -> Any:
+    """The pynvml module. Raises UsageError where nvidia-ml-py is not installed."""
     try:
         return importlib.import_module("pynvml")  # no stubs, so not by name
     except ImportError:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from attnfit.hazards import Record, Remedy
+from attnfit.hazards import Record
+from attnfit.hazards.words import remedy_line as remedy_line
 from attnfit.report.explain import evidence
 from attnfit.report.plain import printable, wrap
 
@@ -41,6 +42,7 @@ def _lines(record: Record) -> Iterator[str]:
     of = record.engine or "every engine"
     yield from _labelled("holds for", f"{of} {record.releases}".strip())
     yield from _labelled("strikes", f"at stage {record.stage}")
+    yield from _labelled("foreseen", ", ".join(record.when))
     yield from _labelled("why", record.why)
     for signature in record.signatures:
         yield from _labelled("prints", " ... ".join(signature.has))
@@ -49,17 +51,6 @@ def _lines(record: Record) -> Iterator[str]:
     yield from _labelled("known from", evidence(record))
     sure = {"certain": "certain: its words name the cause", "likely": "likely: concluded from reports"}
     yield from _labelled("how sure", sure[record.how_sure])
-
-
-def remedy_line(remedy: Remedy) -> str:
-    parts = [f"{flag} {value}".strip() for flag, value in remedy.set.items()]
-    parts += [f"drop {flag}" for flag in remedy.drop]
-    parts += [f"unset {name}" if value is None else f"{name}={value}" for name, value in remedy.variables.items()]
-    parts += [f"pip install '{name}'" for name in remedy.installs]
-    parts += [f"release {remedy.release}"] if remedy.release else []
-    flags = f" [{', '.join(parts)}]" if parts else ""
-    gives_up = f"; gives up: {remedy.gives_up}" if remedy.gives_up else ""
-    return f"{remedy.text}{flags}{gives_up}"
 
 
 def _labelled(label: str, text: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from attnfit.core import Change, Choice, Launch, Status, Verdict
+from attnfit.core import Change, Choice, Hazard, Launch, Status, Verdict
 from attnfit.report.plain import wrap
 
 _LONG = 60  # characters of a value, longer ones with --all
@@ -48,11 +48,30 @@ def _changes(changes: Sequence[Change], every: bool) -> Iterator[str]:
 
 
 def hazards(launch: Launch) -> Iterator[str]:
-    for number, hazard in enumerate(launch.hazards):
+    """Those that stop the launch first, with what to do; then the rest."""
+    for number, hazard in enumerate(sorted(launch.hazards, key=lambda each: (not each.breaks, not each.may_break))):
         if not number:
             yield ""
-        where = f" ({hazard.where})" if hazard.where else ""
+        yield from _hazard(hazard)
+
+
+def _hazard(hazard: Hazard) -> Iterator[str]:
+    where = f" ({hazard.where})" if hazard.where else ""
+    if not hazard.strength:
         yield from wrap(f"hazard: {hazard.text}{where}", "", "  ")
+        return
+    stage = f" at {hazard.stage}" if hazard.stage else ""
+    yield from wrap(f"{hazard.strength}{stage}: {hazard.text}{where} [{hazard.code}]", "", "  ")
+    if hazard.needs:
+        yield from wrap(hazard.needs, "  not known here: ", "    ")
+    for remedy in hazard.remedies:
+        yield from wrap(remedy, "  remedy: ", "    ")
+
+
+def shortest(launch: Launch) -> str:
+    """The hazard that counts most, a clause, for the verdict line."""
+    found = sorted((h for h in launch.hazards if h.strength), key=lambda hazard: not hazard.breaks)
+    return f"{found[0].text.partition(': ')[0]} ({found[0].code})" if found else ""
 
 
 def _choice(choice: Choice, every: bool) -> Iterator[str]:

@@ -60,6 +60,8 @@ def verdict_line(report: Report) -> str:
             sentence += "; a kernel may not run"
         elif report.launch.kernels_unknown:
             sentence += "; whether its kernels run is not known"
+        if report.hazard_may_break:
+            sentence += f"; it may break: {resolved.shortest(report.launch)}"
     elif report.verdict == "breaks":
         why = report.launch.fit.why if report.launch.fit else ""
         broken = report.launch.fit is not None and report.launch.fit.files
@@ -67,6 +69,8 @@ def verdict_line(report: Report) -> str:
         sentence = f"{release} {what}: {why}"
         if report.launch.fit is None or report.launch.fit.verdict != "breaks":
             sentence = f"{release} starts a kernel that cannot run here: {launch_kernels.shortest(report.launch)}"
+            if any(hazard.breaks for hazard in report.launch.hazards):
+                sentence = f"{release} passes its own checks and then breaks: {resolved.shortest(report.launch)}"
     elif report.verdict == "refused":
         sentence = f"{release} refuses this launch {_at(report.launch)}"
     else:

@@ -34,6 +34,8 @@ class Record(msgspec.Struct, frozen=True):
     text: str
     where: dict[str, str]  # release -> file:line below sglang/
     flag: str = ""  # that does nothing then
+    record: str = ""  # of the catalogue: the launch may break so
+    needs: str = ""  # what would make it sure
 
 
 @functools.cache
@@ -46,7 +48,24 @@ def recorded(version: str, case: Case, answer: Answer) -> Iterator[Hazard]:
     release = nearest(version)
     for record in table():
         if release in record.where and _PREDICATES[record.when](case, answer):
-            yield Hazard(record.code, record.text, f"sglang/{record.where[release]}", record.flag)
+            plain = Hazard(record.code, record.text, f"sglang/{record.where[release]}", record.flag)
+            yield _of_catalogue(plain, record, release) if record.record else plain
+
+
+def _of_catalogue(hazard: Hazard, record: Record, release: str) -> Hazard:
+    """With the kind, the stage and the remedies of the catalogue's record."""
+    from attnfit.hazards.catalogue import records_of
+    from attnfit.hazards.words import meant, remedy_line
+
+    whole = records_of("sglang")[record.record]
+    return msgspec.structs.replace(
+        hazard,
+        strength="may break",
+        needs=record.needs,
+        kind=whole.kind,
+        stage=whole.stage,
+        remedies=tuple(remedy_line(remedy) for remedy in meant(whole, "sglang", release)),
+    )
 
 
 def shown(answer: Answer) -> Iterator[Hazard]:
@@ -185,10 +204,40 @@ def _dsa_in_float16(case: Case, answer: Answer) -> bool:
     return words.value_of(case["argv"], "--dtype") in ("float16", "half")
 
 
+def _scales_of_deep_gemm(case: Case, answer: Answer) -> bool:
+    """FP8 in blocks whose scales nothing says to be UE8M0, on a GPU where DeepGEMM takes only those."""
+    if answer.get("ok") is not True or _major(case) != 10:
+        return False
+    if words.value_of(case["argv"], "--fp8-gemm-backend") not in (None, "auto", "deep_gemm"):
+        return False
+    quant = case["config"].get("quantization_config")
+    blocks = isinstance(quant, Mapping) and quant.get("quant_method") == "fp8" and quant.get("weight_block_size")
+    return bool(blocks) and isinstance(quant, Mapping) and quant.get("scale_fmt") != "ue8m0"
+
+
+def _v4(case: Case, answer: Answer, major: int) -> bool:
+    serves = {answer.get("prefill"), answer.get("decode")} & {"dsv4", "compressed"}
+    return answer.get("ok") is True and bool(serves) and _major(case) == major
+
+
+def _dsa_trtllm_on_12(case: Case, answer: Answer) -> bool:
+    if answer.get("ok") is not True or _major(case) != 12:
+        return False
+    if not {answer.get("prefill"), answer.get("decode")} & set(SPARSE):
+        return False
+    resolved = answer.get("resolved") or {}
+    fields = [f"{family}_{phase}_backend" for family in ("dsa", "nsa") for phase in ("prefill", "decode")]
+    return "trtllm" in {resolved.get(field) for field in fields}
+
+
 _PREDICATES: Mapping[str, Callable[[Case, Answer], bool]] = {
     "fusion_without_kernel": _fusion_without_kernel,
     "dsa_without_gate": _dsa_without_gate,
     "fp8_kv_past_the_gate": _fp8_kv_past_the_gate,
     "dsa_in_float16": _dsa_in_float16,
     "dense_instead_of_sparse": _dense_instead_of_sparse,
+    "v4_on_8": lambda case, answer: _v4(case, answer, 8),
+    "v4_on_12": lambda case, answer: _v4(case, answer, 12),
+    "dsa_trtllm_on_12": _dsa_trtllm_on_12,
+    "scales_of_deep_gemm": _scales_of_deep_gemm,
 }

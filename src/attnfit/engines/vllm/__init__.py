@@ -31,8 +31,11 @@ class Release:
         self.said: tuple[str, ...] = (found.note,) if found.note else ()
 
     def facts(self) -> Mapping[str, bool]:
-        in_tree = int(self.book.split(".")[1]) < 24  # reads GGUF without a plug-in (launch/gguf.py)
-        return {**self._book.environment, **({} if in_tree else {"gguf_plugin": False}), ours.FACT: False}
+        minor = int(self.book.split(".")[1])
+        beside = {"gguf_plugin": False} if minor >= 24 else {}  # before, it reads GGUF by itself (launch/gguf.py)
+        if minor < 20:  # from then on the wheel brings it (foreseen/packages.py)
+            beside["deep_gemm"] = False
+        return {**self._book.environment, **beside, ours.FACT: False}
 
     def backends(self) -> Sequence[tuple[str, str]]:
         return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]

@@ -68,8 +68,10 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
 
 
 def room(given: Given, fit: Fit) -> Iterator[Move]:
-    """More of the GPUs at hand, then shorter requests, then an FP8 KV cache. Whether that is enough is not said."""
+    """As many requests as there are states for, more of the GPUs, shorter requests, an FP8 KV cache; enough or not."""
     flags = Flags(given)
+    for count in dict.fromkeys(n for n in fit.sequences or () if n > 0):
+        yield Move(f"--max-num-seqs {count}", flags.put("--max-num-seqs", str(count)), "requests served at once")
     yield from moves_sizes.more(flags)
     for length in dict.fromkeys(n for n in fit.longest or () if n > 0):
         gives_up = f"requests of more than {length:,} tokens"

@@ -20,6 +20,7 @@ from attnfit.engines.vllm.fit.overhead import overhead
 from attnfit.engines.vllm.fit.scheduler import batch, hybrid, limits
 from attnfit.engines.vllm.fit.spec import Limits, Spec
 from attnfit.engines.vllm.fit.specs import Built, layer_specs
+from attnfit.engines.vllm.fit.states import too_few
 from attnfit.engines.vllm.fit.verdict import Budget, judge
 from attnfit.engines.vllm.fit.weights import shard_of
 from attnfit.engines.vllm.launch import Case, walk
@@ -94,6 +95,11 @@ def fit(built: Built, gpu: Gpu, given: Weights) -> Fit:
     if verdict == "breaks" and light and ends is not None and found is not None and len(found.groups) > 1:
         # An older check at start looks at one group: it may let pass what a request of that length then does not get.
         verdict = "breaks" if older.rules(cfg.release).checks_all else "may break"
+    sequences = None
+    if found is not None and cache is not None and weights is not None and verdict in ("fits", "may break"):
+        seqs = batch(cfg, built.capability, memory or 0, gpu.name).seqs
+        if few := too_few(built, found.bytes_per_block, cache, seqs):
+            verdict, why, sequences = few
     if verdict == "breaks" and given.tensors is None:
         # The directory holds no weights: those it is launched with may be others than its config.json tells.
         verdict, why = "may break", f"if the weights are those that config.json tells, {why}"
@@ -121,6 +127,7 @@ def fit(built: Built, gpu: Gpu, given: Weights) -> Fit:
         tokens=_pair(ends, lambda s: s.capacity.tokens if s.capacity else 0, weights),
         requests=_pair(ends, lambda s: s.capacity.concurrency if s.capacity else 0.0, weights),
         longest=_pair(ends, lambda s: s.longest, weights),
+        sequences=sequences,
         inputs=tuple(has.inputs),
         unknown=tuple(has.unknown),
     )

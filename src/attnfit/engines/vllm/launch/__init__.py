@@ -59,9 +59,12 @@ def run(case: Case) -> Launch:
     After a refusal of the configuration the questions that it would have asked are still answered where they follow
     from the model's dimensions: whoever cures the refusal wants to know what comes next.
     """
+    from attnfit.engines.vllm.foreseen import foresee, unread
+
     launch = Launch(ok=None, stage="parse_flags")
     try:
-        _walk(launch, case)
+        walked = _walk(launch, case)
+        launch.hazards = foresee(case, walked, launch.kv_cache_dtype_after_init)
     except Refusal as refusal:
         _refuse(launch, refusal)
     except Unknown as unknown:
@@ -71,6 +74,7 @@ def run(case: Case) -> Launch:
         if os.environ.get("ATTNFIT_DEBUG"):
             raise
         _lost(launch, case.model, error)
+    launch.hazards += tuple(unread(case.release, case.variables))
     return launch
 
 

@@ -68,9 +68,12 @@ def _checkpoint_scales(cfg: EngineConfig, kv: str, stage: str, *, mla: bool) -> 
 Check = Callable[[EngineConfig, LayerQuestion, Capability, str, str], None]
 
 
-def _triton(name: str, where: str, bf16_where: str, bf16_text: str) -> Check:
+def _triton(name: str, where: str, bf16_where: str, bf16_text: str, since: int = 0) -> Check:
+    """since: the first minor release with the check of FP8; before it the kernel fails when it is compiled, which is
+    foreseen (foreseen/kernels.py)."""
+
     def check(cfg: EngineConfig, layer: LayerQuestion, cap: Capability, stage: str, kv: str) -> None:
-        if kv.startswith("fp8") and cap < (8, 9):
+        if kv.startswith("fp8") and cap < (8, 9) and int(cfg.release.split(".")[1]) >= since:
             suggested = "float16" if cap < (8, 0) else "bfloat16"
             raise Refusal(
                 stage,
@@ -179,7 +182,9 @@ def _ours(cfg: EngineConfig, layer: LayerQuestion, cap: Capability, stage: str, 
 
 
 _CHECKS: dict[str, Check] = {
-    "TRITON_ATTN": _triton("Triton attention", f"{_BACKENDS}triton_attn.py:517", f"{_BACKENDS}triton_attn.py:528", ""),
+    "TRITON_ATTN": _triton(
+        "Triton attention", f"{_BACKENDS}triton_attn.py:517", f"{_BACKENDS}triton_attn.py:528", "", since=24
+    ),
     "TRITON_MLA": _both(
         _no_window("TritonMLAImpl", f"{_BACKENDS}mla/triton_mla.py:185"),
         _triton(

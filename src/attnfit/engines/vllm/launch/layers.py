@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from attnfit.engines.vllm.launch.asker import Asker, LayerAnswer, Select, without_window
-from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, V4_KERNELS
 from attnfit.engines.vllm.launch.ours_checks import built_by, settle
 from attnfit.engines.vllm.launch.plan import Ctx, Plan
 from attnfit.engines.vllm.launch.plan_table import PROVEN_ON, Families, families
@@ -34,11 +33,6 @@ def ask(cfg: EngineConfig, select: Select) -> LayerAnswer:
     if cfg.release != PROVEN_ON:
         answer.notes.append(
             f"layers: read from vLLM {PROVEN_ON}, whose model class builds them as that of {cfg.release} does"
-        )
-    if cfg.architecture in IS_V4 and cfg.capability.major not in V4_KERNELS:
-        answer.notes.append(
-            "DeepSeek-V4 binds its attention kernels without asking the selector; there are none for "
-            f"{cfg.capability}, so expect it to fail when it first runs them, which is not checked here"
         )
     if cfg.is_multimodal and cfg.release == PROVEN_ON:
         answer.notes.append(VISION)
