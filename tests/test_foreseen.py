@@ -155,6 +155,13 @@ def test_more_requests_than_there_are_states_for(tmp_path: Path) -> None:
     assert eager.sequences is None  # the check is made for whole CUDA graphs only
 
 
+def test_a_fusion_that_the_gpu_has_no_kernel_for_is_said_to_do_nothing(at: dict[str, str]) -> None:
+    words = f"{at['Qwen__Qwen3-8B']} -tp 2 -cc.pass_config.fuse_allreduce_rms=True"
+    hazard = hazards(launch(words, "rtx-pro-6000x2", "0.33.0"))["inert-flag"]
+    assert (hazard.flag, hazard.strength) == ("fuse_allreduce_rms", "")
+    assert "inert-flag" not in hazards(launch(words, "h100x2", "0.33.0"))
+
+
 def test_a_variable_that_the_release_does_not_read_does_nothing(at: dict[str, str]) -> None:
     report = launch(at["Qwen__Qwen3-8B"], "h100", "0.33.0", "VLLM_FLASH_ATTN_VERSION=3 VLLM_USE_DEEP_GEM=1")
     found = {hazard.flag: hazard for hazard in report.launch.hazards if hazard.code == "unread-variable"}

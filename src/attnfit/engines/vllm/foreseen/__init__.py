@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from attnfit.core import Hazard
 from attnfit.engines.vllm.foreseen import kernels, packages, parallel
+from attnfit.engines.vllm.foreseen.inert import inert
 from attnfit.engines.vllm.foreseen.seen import Found, Predicate, Seen
 from attnfit.engines.vllm.foreseen.variables import unread
 
@@ -47,7 +48,7 @@ def foresee(case: Case, walked: Walked, kv_cache_dtype: str | None) -> tuple[Haz
         env=case.env,
     )
     found = [hit for predicate in WHEN.values() if (hit := predicate(seen)) is not None]
-    return tuple(sorted(_said(found, case.release), key=lambda hazard: not hazard.breaks))
+    return (*sorted(_said(found, case.release), key=lambda hazard: not hazard.breaks), *inert(seen))
 
 
 def _said(found: list[Found], release: str) -> Iterator[Hazard]:
