@@ -155,6 +155,24 @@ def test_more_requests_than_there_are_states_for(tmp_path: Path) -> None:
     assert eager.sequences is None  # the check is made for whole CUDA graphs only
 
 
+@pytest.mark.parametrize(("driver", "release", "met"), [
+    ("570.86.15", "0.33.0", True), ("580.65.06", "0.33.0", False), ("570.86.15", "0.16.0", False),
+    ("515.43.04", "0.16.0", True),
+])  # fmt: skip
+def test_the_machine_s_own_driver_is_held_against_the_cuda_of_the_release(
+    at: dict[str, str], monkeypatch: pytest.MonkeyPatch, driver: str, release: str, met: bool
+) -> None:
+    """With --gpu auto only: of another machine the driver is not known."""
+    import test_doctor
+    from attnfit.inputs import nvml
+
+    fake = type("Nvml", (test_doctor.Nvml,), {"nvmlSystemGetDriverVersion": staticmethod(lambda: driver)})
+    monkeypatch.setattr(nvml, "library", lambda: fake)
+    report = launch(at["Qwen__Qwen3-8B"], "auto", release)
+    assert ("AF117" in hazards(report)) == met
+    assert report.verdict == "passes"
+
+
 def test_a_fusion_that_the_gpu_has_no_kernel_for_is_said_to_do_nothing(at: dict[str, str]) -> None:
     words = f"{at['Qwen__Qwen3-8B']} -tp 2 -cc.pass_config.fuse_allreduce_rms=True"
     hazard = hazards(launch(words, "rtx-pro-6000x2", "0.33.0"))["inert-flag"]

@@ -113,6 +113,7 @@ def check(
         counted=_counted(gpus, parsed) if gpu_input.counted else None,
         variables=dict(parsed.env),
         env={**facts, **(env or {})},
+        driver=gpu_input.driver,
     )
     launch = decide(request)
     if planned or instead:

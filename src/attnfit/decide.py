@@ -22,6 +22,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str]  # environment variables set for the server
     env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
     tried: bool = False  # a change of a launch that was answered before
+    driver: str = ""  # NVIDIA's, of the machine it is to run on: "580.65.06"; "": not known
 
     def on(self, gpu: Gpu) -> Circumstances:
         """What decides the launch on one of the GPUs."""
@@ -35,6 +36,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             variables=self.variables,
             env=self.env,
             tried=self.tried,
+            driver=self.driver,
         )
 
     def given(self) -> Given:

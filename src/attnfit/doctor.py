@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -13,15 +12,13 @@ from attnfit import engines
 from attnfit.core import Capability
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError
-from attnfit.gpus import ptxas
+from attnfit.gpus import driver, ptxas
 from attnfit.inputs.machine import Engine, Machine
 
 READY, ATTENTION, UNKNOWN = "ready", "attention", "unknown"
 GIB = 1 << 30
 LEAST_ROOM, LEAST_SHM = 20 * GIB, GIB  # below these a model, or the ranks' exchange, often finds no place
 
-# CUDA major -> oldest driver, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
-DRIVERS = {"13": 580, "12": 525, "11": 450}
 # compute capability -> the first CUDA whose nvcc compiles for it (release notes of the CUDA toolkit)
 COMPILERS: Sequence[tuple[Capability, str]] = (
     (Capability(8, 9), "11.8"), (Capability(9, 0), "11.8"), (Capability(10, 0), "12.8"), (Capability(10, 3), "12.9"),
@@ -65,14 +62,14 @@ def _driver(m: Machine) -> Area:
         return Area(name, UNKNOWN, m.gpus_why or "not found", "run attnfit doctor where the engine is to run")
     seen = f"{m.driver}, serves CUDA {m.driver_cuda}" if m.driver_cuda else m.driver
     cuda = m.engine.torch_cuda if m.engine else ""
-    needed = DRIVERS.get(cuda.partition(".")[0])
-    if needed is None:
+    major = int(cuda.partition(".")[0] or 0)
+    if major not in driver.OLDEST:
         return Area(name, READY if m.driver_cuda or m.engine is None else UNKNOWN, seen)
-    if _major(m.driver) < needed:
+    if needed := driver.needs(m.driver, major):
         seen += f"; torch was built for CUDA {cuda}, which needs {needed} or newer"
         older = "a newer driver, or a build for an older CUDA; data centre GPUs may take the cuda-compat package"
         return Area(name, ATTENTION, seen, f"{older} ({COMPATIBLE})")
-    return Area(name, READY, f"{seen}; torch's CUDA {cuda} needs {needed} or newer")
+    return Area(name, READY, f"{seen}; torch's CUDA {cuda} needs {driver.OLDEST[major]} or newer")
 
 
 def _gpus(m: Machine) -> Area:
@@ -252,11 +249,6 @@ def _plain(version: str) -> str:
 
 def _capabilities(m: Machine) -> set[Capability]:
     return {capability for _, capability in m.gpus}
-
-
-def _major(version: str) -> int:
-    found = re.match(r"\d+", version)
-    return int(found[0]) if found else 0
 
 
 def _older(have: str, wanted: str) -> bool:

@@ -19,6 +19,7 @@ from attnfit import engines, gpus
 from attnfit.core import Gpu, Hazard, KernelFact, Launch, Step
 from attnfit.decide import Request, decide
 from attnfit.errors import UnknownAnswer, UsageError
+from attnfit.gpus.driver import CUDA_OF_TORCH
 from attnfit.gpus.ptxas import TRITON_OF
 from attnfit.inputs import kernel_fit
 from attnfit.inputs.kernel_rows import FITS, TOO_LARGE, Answer, Outcome
@@ -27,8 +28,6 @@ from attnfit.plan import Render, ends_as
 MOST_MOVES, MOST_COMPILED = 60, 4  # changes that are looked at; of them, those whose kernels are compiled
 NOTE, NONE = "kernels: ", "none of"  # how every note begins, and then where there is nothing to ask about
 OFFLINE = ("ATTNFIT_OFFLINE", "HF_HUB_OFFLINE")
-#: the CUDA that torch's wheels on the package index are built for (torch/version.py)
-CUDA = {"2.9": 12, "2.10": 12, "2.11": 13, "2.12": 13, "2.13": 13, "2.14": 13}
 _TORCH = re.compile(r"^Requires-Dist: *torch *\(?==([0-9]+\.[0-9]+)", re.MULTILINE)
 _TORCH_OF_A_TREE = re.compile(r"^ *[\"']?torch==([0-9]+\.[0-9]+)", re.MULTILINE)
 
@@ -124,7 +123,7 @@ def _of_gpu(
         "env": {**source.env, **(request.env or {})},
         "variables": dict(request.variables),
         "sms": sms,
-        "cuda_major": CUDA.get(torch),
+        "cuda_major": CUDA_OF_TORCH.get(torch),
         "device_name": gpu.name,
     }
     for ask in asks:

@@ -43,6 +43,7 @@ class Circumstances(NamedTuple):
     variables: Mapping[str, str] = {}  # environment variables set for the server
     env: Mapping[str, bool] | None = None  # environment facts; None: what the release installs by default
     tried: bool = False  # a change of a launch that was answered before: nothing is fetched for its sake
+    driver: str = ""  # NVIDIA's, of the machine it is to run on: "580.65.06"; "": not known
 
     @property
     def capability(self) -> Capability:

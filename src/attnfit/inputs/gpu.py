@@ -27,6 +27,7 @@ class GpuInput(msgspec.Struct, frozen=True):
     gpus: tuple[tuple[Gpu, int], ...]
     notes: tuple[str, ...] = ()
     counted: bool = True  # False: nobody said how many, 1 is assumed
+    driver: str = ""  # of this machine, where the GPUs are its own: "580.65.06"
 
 
 def parse_gpus(spec: str, count: int | None = None) -> tuple[tuple[Gpu, int], ...]:
@@ -124,7 +125,7 @@ def _limited(machine: GpuInput, count: int | None) -> GpuInput:
 
 
 def _detect(environ: Mapping[str, str] | None = None) -> GpuInput:
-    from attnfit.inputs.nvml import machine_gpus
+    from attnfit.inputs import nvml
 
-    gpus, notes = machine_gpus(environ)
-    return GpuInput(gpus, notes)
+    gpus, notes = nvml.machine_gpus(environ)
+    return GpuInput(gpus, notes, driver=nvml.versions(nvml.library())[0])

@@ -108,6 +108,7 @@ class Release:
                 plugin, written.selector, written.messages["explicit"],
             ),
             plugin=plugin,
+            driver=this.driver,
         )  # fmt: skip
 
     def traits(self, model: Model) -> Traits:

@@ -26,6 +26,7 @@ WHEN: Mapping[str, Predicate] = {
     "v4_in_fp8": kernels.v4_in_fp8,
     "v4_without_kernels": kernels.v4_without_kernels,
     "packed_rope": kernels.packed_rope,
+    "driver_too_old": packages.driver_too_old,
     "indexer_without_deep_gemm": packages.indexer_without_deep_gemm,
     "dcp_without_lse": parallel.dcp_without_lse,
     "dcp_workspace": parallel.dcp_workspace,
@@ -46,6 +47,7 @@ def foresee(case: Case, walked: Walked, kv_cache_dtype: str | None) -> tuple[Haz
         release=case.release,
         variables=case.variables,
         env=case.env,
+        driver=case.driver,
     )
     found = [hit for predicate in WHEN.values() if (hit := predicate(seen)) is not None]
     return (*sorted(_said(found, case.release), key=lambda hazard: not hazard.breaks), *inert(seen))

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-
-import msgspec
-
+from attnfit.engines.vllm.foreseen.brought import brings
 from attnfit.engines.vllm.foreseen.seen import BREAKS, MAY_BREAK, Found, Seen
 from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, V4_KERNELS
 from attnfit.gpus import ptxas as known
-
-BRINGS = Path(__file__).with_name("brings.json")
-
-
-@functools.cache
-def brings() -> dict[str, dict[str, str]]:
-    """Release -> exact pins of its wheel."""
-    table: dict[str, dict[str, str]] = msgspec.json.decode(BRINGS.read_bytes())["releases"]
-    return table
 
 
 def ptxas(seen: Seen) -> Found | None:

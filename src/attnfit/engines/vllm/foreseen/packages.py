@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from attnfit.engines.vllm.foreseen.brought import brings
 from attnfit.engines.vllm.foreseen.seen import MAY_BREAK, Found, Seen
+from attnfit.gpus import driver
 
 _IN_WHEEL = 20  # vllm/third_party/deep_gemm is in the wheels of 0.20.0 and newer, in none of 0.12.0 to 0.19.1
+
+
+def driver_too_old(seen: Seen) -> Found | None:
+    """AF117: the CUDA of the torch that the release brings (brings.json), and NVIDIA's table of drivers."""
+    if not seen.driver:
+        return None
+    cuda = driver.of_torch(brings().get(seen.release, {}).get("torch", ""))
+    oldest = driver.needs(seen.driver, cuda)
+    if oldest is None:
+        return None
+    because = (
+        f"driver {seen.driver}, and the torch that vLLM {seen.release} brings is for CUDA {cuda}: {oldest} or newer"
+    )
+    needs = "whether it is a build for an older CUDA, or the cuda-compat package stands in (data centre GPUs only)"
+    return Found("AF117", MAY_BREAK, because, "torch/version.py", needs)
 
 
 def indexer_without_deep_gemm(seen: Seen) -> Found | None:

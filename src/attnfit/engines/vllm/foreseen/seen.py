@@ -22,6 +22,7 @@ class Seen(NamedTuple):
     release: str  # whose sources were read: "0.33.0"
     variables: Mapping[str, str]
     env: Mapping[str, bool]  # environment facts that were stated or found
+    driver: str = ""  # of the machine: "580.65.06"; "": not known
 
     @property
     def minor(self) -> int:

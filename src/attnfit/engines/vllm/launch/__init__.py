@@ -38,6 +38,7 @@ class Case(NamedTuple):
     env: Mapping[str, bool]
     select: Callable[[Question], Selection]
     plugin: Ours | None = None  # attnfit's own; None: it is not there
+    driver: str = ""  # "580.65.06"; "": not known
 
 
 class Walked(NamedTuple):
