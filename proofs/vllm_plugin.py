@@ -190,6 +190,13 @@ def forward(release: str, python: str, folder: Path, figures: Figures, args: arg
                       f"merged by {collections.Counter(r['merged_by'] for r in mine)}", flush=True)  # fmt: skip
 
 
+def indexer(release: str, python: str, folder: Path, figures: Figures, _: argparse.Namespace) -> None:
+    for how, variables in (("float64 path", {}), ("interpreter", {"TRITON_INTERPRET": "1"})):
+        rows = child("vllm_plugin_indexer.py", python, [], folder, ATTNFIT_VLLM_INDEXER="1", **variables)
+        wrong = [f"{row['check']}: {text}" for row in rows for text in row["wrong"]]
+        figures.add(release, f"our indexer: graphs split, steps, picks; {how}", len(rows), wrong)
+
+
 def fused(release: str, python: str, folder: Path, figures: Figures, _: argparse.Namespace) -> None:
     """Our kernel compiles everywhere; vLLM's own before attention, in float16 too, wherever e4m3 does: from 8.9 on."""
     wrong = []
@@ -202,7 +209,7 @@ def fused(release: str, python: str, folder: Path, figures: Figures, _: argparse
     figures.add(release, f"rows compiled for 8.0 to 12.0, and {theirs} launches of vLLM's fused code", len(rows), wrong)
 
 
-RUN = {"load": load, "choice": choice, "launch": launch, "forward": forward, "fused": fused}
+RUN = {"load": load, "choice": choice, "launch": launch, "forward": forward, "indexer": indexer, "fused": fused}
 
 
 def venvs(args: argparse.Namespace, folder: Path) -> dict[str, str]:

@@ -22,9 +22,8 @@ NAMES = (serves.NAME, serves.NAME_IF_TAKEN, serves.CUSTOM)
 PLACE = "attnfit/engines/vllm/plugin/"
 _WHERE = f"{PLACE}serves.py"
 
-_UNREGISTERED = (  # registry.py, get_path, 0.12 to 0.33
-    "ValueError: Backend {name} must be registered before use. Use register_backend(Backend.{name}, "
-    "'your.module.YourClass')"
+_SOMEBODY_ELSES = (  # registry.py, get_path, 0.12 to 0.33: without one it raises "must be registered before use"
+    "which backend a plug-in registers as CUSTOM, if any does; attnfit's is not installed there"
 )
 
 # What every MLA backend is asked beside its own rules, in the engine's order: code, whether the question asks for it,
@@ -116,7 +115,7 @@ def selected(
     def with_ours(q: Question) -> Selection:
         found = select(q)
         if q.backend == serves.CUSTOM and not ours.loaded:
-            found = msgspec.structs.replace(found, error=_UNREGISTERED.format(name=serves.CUSTOM), unknown="")
+            found = msgspec.structs.replace(found, chosen=None, error=None, unknown=_SOMEBODY_ELSES)
         named = ours.loaded and q.backend in ours.names
         tried = ours.loaded and ours.auto and q.use_mla
         if not (named or tried or (q.use_mla and q.use_sparse)):

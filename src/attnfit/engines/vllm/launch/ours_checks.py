@@ -84,10 +84,15 @@ def _notes(cfg: EngineConfig, layers: Sequence[LayerQuestion]) -> Iterator[str]:
     sparse = any(layer.question.use_mla and layer.question.use_sparse for layer in layers)
     if plugin.why and (sparse or wanted in ours.NAMES):
         yield plugin.why
-    if wanted == serves.CUSTOM and not plugin.loaded:
-        yield "CUSTOM is what plug-ins register; attnfit's is not there, and what another one registers is not known"
+    if wanted == serves.CUSTOM and not plugin.loaded and sparse and not plugin.why:
+        yield f"attnfit's own backend: {ours.reached(plugin)}"
     if cfg.architecture in IS_V4 and wanted in ours.NAMES:
         yield f"DeepSeek-V4 asks for no attention backend: --attention-backend {wanted} does nothing"
+    if (plugin.indexer or plugin.auto) and cfg.flags.get("distributed_executor_backend") == "ray":
+        yield (  # vllm/ray/ray_env.py: get_env_vars_to_copy
+            f"Ray's workers are not given {settings.INDEXER} and {settings.AUTO}: set {settings.RAY} too, or set them "
+            "where Ray is started"
+        )
     chosen = any(layer.selection.chosen in ours.NAMES for layer in layers)
     if chosen and plugin.release in indexers.NOT_IN_WHEEL and not plugin.indexer and not plugin.deep_gemm:
         yield (

@@ -18,7 +18,7 @@ def register() -> None:
         from attnfit.engines.vllm.plugin import registration
 
         registration.register(auto=settings.is_on(settings.AUTO), indexer=settings.is_on(settings.INDEXER))
-    except Exception as error:  # vLLM does not guard this call, and must start without us
+    except (Exception, SystemExit) as error:  # vLLM does not guard this call, and must start without us
         say(f"attnfit's sparse MLA backend is not loaded: {error}")
 
 

@@ -75,6 +75,8 @@ class TritonMLASparseMetadataBuilder(releases.base("AttentionMetadataBuilder")):
     def _request_of(self, starts: torch.Tensor, tokens: int) -> torch.Tensor:
         """int32 [T] from int32 [requests + 1]; requests without a token (padding) are skipped, padded tokens are the
         last request's. Read from the device's own starts: adaptive verification cuts drafts there only."""
+        if tokens > self._requests.shape[0]:
+            raise ValueError(f"a step of {tokens} tokens; max_num_batched_tokens is {self._requests.shape[0]}")
         ends = starts[1:].contiguous()
         found = torch.searchsorted(ends, self._tokens[:tokens], right=True, out_int32=True)
         requests = self._requests[:tokens]

@@ -21,11 +21,11 @@ def register(*, auto: bool, indexer: bool) -> None:
     on_cpu = getattr(type(current_platform), "serves_dsa", False)
     auto = auto and not on_cpu
     theirs = _choice() if auto else None
-    member = _registered(release)
     if indexer or on_cpu:
         from attnfit.engines.vllm.plugin.indexer import routing
 
         routing.install()
+    member = _registered(release)
     if auto:
         _append_to_choice(theirs, member)
 

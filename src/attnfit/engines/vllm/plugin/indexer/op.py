@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.library import Library
 
+from attnfit.engines.vllm.plugin.indexer.routing import OPERATOR
 from attnfit.engines.vllm.plugin.indexer.steps import IndexerStep, Tile
 from attnfit.kernels import index_logits_paged, index_topk, interpreter, write_index_cache
 
-OP = "attnfit_sparse_indexer"
 LOGITS_BYTES = 256 << 20  # of one call: longer batches are taken in parts
 
 _library = Library("vllm", "FRAGMENT")  # graphs are split at operators by their names in it
@@ -41,7 +42,7 @@ class SparseIndexer(torch.nn.Module):
         self, hidden_states: torch.Tensor, q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         """q [T, H, D], k [T, D] of the model's dtype, weights fp32 [T, H] -> the buffer, int32 [tokens, width]."""
-        run = getattr(torch.ops.vllm, OP)
+        run = getattr(torch.ops.vllm, OPERATOR)
         run(q, k, weights, self.topk_indices_buffer, self.topk_tokens, self.scale_format, self.k_cache.prefix)
         return self.topk_indices_buffer
 
@@ -139,14 +140,20 @@ def _fake(
 
 
 def define() -> None:
-    """Makes the operator known, once a process, and known to vLLM as one that graphs are split at."""
-    from vllm.config.compilation import CompilationConfig
-
-    name = f"vllm::{OP}"
-    if name in CompilationConfig._attention_ops:
+    """Makes the operator known, once a process."""
+    if hasattr(torch.ops.vllm, OPERATOR):
         return
     schema = torch.library.infer_schema(_run, mutates_args=["topk_indices"])
-    _library.define(OP + schema)
-    _library.impl(OP, _run, dispatch_key="CompositeExplicitAutograd")
-    _library._register_fake(OP, _fake)
-    CompilationConfig._attention_ops.append(name)
+    _library.define(OPERATOR + schema)
+    _library.impl(OPERATOR, _breaking_capture(_run), dispatch_key="CompositeExplicitAutograd")
+    _library._register_fake(OPERATOR, _fake)
+
+
+def _breaking_capture(run: Callable[..., None]) -> Callable[..., None]:
+    """Where vLLM captures without compiling (breakable CUDA graphs, its default for DSA models from 0.30.0 on), an
+    operator that reads the step's metadata must end the captured piece and run for itself, as vLLM's own does."""
+    try:
+        from vllm.compilation.breakable_cudagraph import eager_break_during_capture
+    except ImportError:  # 0.16.0 has no such graphs
+        return run
+    return eager_break_during_capture(run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attnfit.engines.vllm.plugin import releases
+
 ARCHITECTURES = {
     "DeepseekV32ForCausalLM": "DeepseekV32ForCausalLM",
     "GlmMoeDsaForCausalLM": "GlmMoeDsaForCausalLM",
@@ -10,9 +12,24 @@ ARCHITECTURES = {
 }
 
 
-def install() -> None:
-    """Tells the registry; nothing is imported until such a model is loaded."""
-    from vllm import ModelRegistry
+OPERATOR = "attnfit_sparse_indexer"  # op.py
 
+
+def install() -> None:
+    """Tells the registry, and that graphs are split at our operator; nothing is imported until such a model is loaded.
+
+    vLLM copies the names of the operators into its configuration before it loads a model, and then captures whatever
+    lies between them: an indexer inside a captured piece would be replayed with the keys of the batch it was captured
+    with. Raises UnknownReleaseError where the list is not where it was.
+    """
+    from vllm import ModelRegistry
+    from vllm.config.compilation import CompilationConfig
+
+    try:
+        operators = CompilationConfig._attention_ops
+    except AttributeError as error:
+        raise releases.UnknownReleaseError(f"this vLLM is not the one it knows: {error}") from error
+    if f"vllm::{OPERATOR}" not in operators:
+        operators.append(f"vllm::{OPERATOR}")
     for architecture, name in ARCHITECTURES.items():
         ModelRegistry.register_model(architecture, f"attnfit.engines.vllm.plugin.indexer.models:{name}")

@@ -54,6 +54,8 @@ class IndexerStepBuilder(releases.base("AttentionMetadataBuilder")):  # type: ig
 
     def _step(self, common: Any, width: int) -> IndexerStep:
         requests, tokens = int(common.num_reqs), int(common.num_actual_tokens)
+        if tokens > self._lengths.shape[0]:
+            raise ValueError(f"a step of {tokens} tokens; max_num_batched_tokens is {self._lengths.shape[0]}")
         starts = common.query_start_loc[: requests + 1]
         lengths = self._lengths[:tokens]
         request = torch.searchsorted(starts[1:].contiguous(), self._tokens[:tokens], right=True)
