@@ -173,6 +173,16 @@ def test_the_machine_s_own_driver_is_held_against_the_cuda_of_the_release(
     assert report.verdict == "passes"
 
 
+@pytest.mark.parametrize("release", ["0.16.0", "0.33.0"])
+def test_flashinfer_without_a_compiler_is_asked_about(at: dict[str, str], release: str) -> None:
+    words = f"{at['Qwen__Qwen3-8B']} --attention-backend FLASHINFER"
+    hazard = hazards(launch(words, "b200", release, env={"ninja": False}))["AF107"]
+    assert hazard.may_break
+    assert "FLASHINFER was chosen, and there is no ninja" in hazard.text
+    assert "AF107" not in hazards(launch(words, "b200", release))
+    assert "AF107" not in hazards(launch(at["Qwen__Qwen3-8B"], "h100", release, env={"ninja": False}))
+
+
 def test_a_fusion_that_the_gpu_has_no_kernel_for_is_said_to_do_nothing(at: dict[str, str]) -> None:
     words = f"{at['Qwen__Qwen3-8B']} -tp 2 -cc.pass_config.fuse_allreduce_rms=True"
     hazard = hazards(launch(words, "rtx-pro-6000x2", "0.33.0"))["inert-flag"]

@@ -35,7 +35,8 @@ class Release:
         beside = {"gguf_plugin": False} if minor >= 24 else {}  # before, it reads GGUF by itself (launch/gguf.py)
         if minor < 20:  # from then on the wheel brings it (foreseen/packages.py)
             beside["deep_gemm"] = False
-        return {**self._book.environment, **beside, ours.FACT: False}
+        compiles = {"nvcc": True, "ninja": True}  # FlashInfer needs them in every release, the selector in newer ones
+        return {**compiles, **self._book.environment, **beside, ours.FACT: False}
 
     def backends(self) -> Sequence[tuple[str, str]]:
         return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]
