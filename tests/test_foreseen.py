@@ -79,6 +79,15 @@ def test_the_same_model_is_left_alone_where_it_is_made_for(at: dict[str, str], g
     assert not {"AF104", "AF112"} & hazards(report).keys()
 
 
+@pytest.mark.parametrize(("release", "met"), [("0.23.0", True), ("0.24.0", False)])
+def test_kernels_that_came_with_a_later_release_are_missed_in_the_one_before(
+    at: dict[str, str], release: str, met: bool
+) -> None:
+    report = launch(f"{at['deepseek-ai__DeepSeek-V4-Flash']} -tp 8", "rtx-pro-6000x8", release)
+    assert report.launch.ok
+    assert ("AF112" in hazards(report)) == met
+
+
 def test_a_hazard_that_only_may_strike_names_what_would_make_it_sure(at: dict[str, str]) -> None:
     report = launch(at["Qwen__Qwen3-8B"], "gb10", "0.13.0")
     hazard = hazards(report)["AF102"]

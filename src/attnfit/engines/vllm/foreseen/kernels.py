@@ -108,10 +108,15 @@ def v4_in_fp8(seen: Seen) -> Found | None:
 
 
 def v4_without_kernels(seen: Seen) -> Found | None:
-    """AF112: it binds its kernels without asking the selector (launch/deepseek_v4.py has which there are)."""
-    if seen.cfg.architecture not in IS_V4 or seen.capability.major in V4_KERNELS:
+    """AF112: it binds its kernels without asking the selector (launch/deepseek_v4.py has which there are).
+
+    Those for 12.x came with 0.24.0 (vllm/models/deepseek_v4/nvidia/flashinfer_sparse.py; 0.23.0 has none).
+    """
+    made_for = tuple(major for major in V4_KERNELS if major != 12 or seen.minor >= 24)
+    if seen.cfg.architecture not in IS_V4 or seen.capability.major in made_for:
         return None
-    because = f"DeepSeek-V4 asks no selector, and its kernels are for 9.0, 10.x and 12.x, not for {seen.capability}"
+    listed = "9.0, 10.x and 12.x" if 12 in made_for else "9.0 and 10.x"
+    because = f"DeepSeek-V4 asks no selector, and this release's kernels are for {listed}, not for {seen.capability}"
     needs = "a start on such a GPU; none was seen" if seen.capability >= (8, 9) else "what stops it first"
     return Found("AF112", MAY_BREAK, because, "vllm/models/deepseek_v4/nvidia/model.py", needs)
 
