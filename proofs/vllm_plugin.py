@@ -192,7 +192,9 @@ def forward(release: str, python: str, folder: Path, figures: Figures, args: arg
 
 def indexer(release: str, python: str, folder: Path, figures: Figures, _: argparse.Namespace) -> None:
     for how, variables in (("float64 path", {}), ("interpreter", {"TRITON_INTERPRET": "1"})):
-        rows = child("vllm_plugin_indexer.py", python, [], folder, ATTNFIT_VLLM_INDEXER="1", **variables)
+        # As vLLM sets it for DSA models from 0.30.0 on; until 0.32.0 it is read when an operator is decorated.
+        variables = {"ATTNFIT_VLLM_INDEXER": "1", "VLLM_USE_BREAKABLE_CUDAGRAPH": "1", **variables}
+        rows = child("vllm_plugin_indexer.py", python, [], folder, **variables)
         wrong = [f"{row['check']}: {text}" for row in rows for text in row["wrong"]]
         figures.add(release, f"our indexer: graphs split, steps, picks; {how}", len(rows), wrong)
 

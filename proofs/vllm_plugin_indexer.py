@@ -23,12 +23,15 @@ import torch  # noqa: E402
 from fake_gpu import install  # noqa: E402
 
 install((8, 0))
+import vllm_plugin_steps as batches  # noqa: E402
 from vllm.plugins import load_general_plugins  # noqa: E402
 from vllm_plugin_steps import REQUESTS, batch_of, common_metadata  # noqa: E402
 
 MODELS = "attnfit.engines.vllm.plugin.indexer.models"
 OPERATOR = "vllm::attnfit_sparse_indexer"
 HEADS, DIM, TOPK, TOKENS, LONGEST = 8, 128, 12, 256, 4096
+# Another batch: neighbours that are computed together, and a prefill longer than a tile.
+TOGETHER = ((2, 30), (2, 9), (2, 41), (2, 2), (75, 100), (2, 17), (2, 60))
 LAYER = "model.layers.0.indexer.k_cache"
 
 
@@ -122,7 +125,16 @@ def steps() -> Iterator[str]:
 
 
 def picks() -> Iterator[str]:
-    """The whole operator on a mixed batch with padding, at once and in parts, into a buffer wider than the top-k."""
+    """The whole operator on mixed batches with padding, at once and in parts, into a buffer wider than the top-k."""
+    for requests in (REQUESTS, TOGETHER):
+        batches.REQUESTS = requests
+        try:
+            yield from picked(requests)
+        finally:
+            batches.REQUESTS = REQUESTS
+
+
+def picked(requests: tuple[tuple[int, int], ...]) -> Iterator[str]:
     from attnfit.engines.vllm.plugin.indexer import op
 
     batch = batch_of(Case, 512, 2, TOPK)
@@ -130,7 +142,7 @@ def picks() -> Iterator[str]:
     tokens, size = batch.padded_tokens, Case.block_size
     keys = {
         (request, position): torch.randn(DIM, generator=random).half()
-        for request, (_, length) in enumerate(REQUESTS) for position in range(length)
+        for request, (_, length) in enumerate(requests) for position in range(length)
     }  # fmt: skip
     q = torch.randn(tokens, HEADS, DIM, generator=random).half()
     weights = torch.rand(tokens, HEADS, generator=random)
@@ -138,7 +150,7 @@ def picks() -> Iterator[str]:
     k = torch.zeros(tokens, DIM, dtype=torch.float16)
     slots = torch.full((tokens,), -1, dtype=torch.int64)
     token, expected = 0, []
-    for request, (new, length) in enumerate(REQUESTS):
+    for request, (new, length) in enumerate(requests):
         places = [int(batch.table[request, p // size]) * size + p % size for p in range(length)]
         for position in range(length - new):  # of earlier steps
             cache.view(-1, DIM)[places[position]] = keys[request, position]
@@ -151,8 +163,8 @@ def picks() -> Iterator[str]:
     expected += [set()] * (tokens - token)
     step = builder().build(0, common_metadata(batch, slot_mapping=slots))
     in_context(step, cache)
-    for most in (op.LOGITS_BYTES, 4 * step.width * 33):
-        op.LOGITS_BYTES = most
+    for most in (op.LOGITS_BYTES, 4 * step.width * 33, 4 * step.width * 4, 1):
+        op.LOGITS_BYTES = most  # one tile at least is taken at a time
         buffer = torch.full((TOKENS, TOPK + 4), 77, dtype=torch.int32)
         torch.ops.vllm.attnfit_sparse_indexer(q, k, weights, buffer, TOPK, "ue8m0", LAYER)
         for row, wanted in enumerate(expected):
