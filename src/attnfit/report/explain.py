@@ -13,7 +13,7 @@ from attnfit.explain.cure import Way
 from attnfit.hazards import Record
 from attnfit.inputs.secrets import line as one_line
 from attnfit.report.plain import printable, wrap
-from attnfit.report.redact import redacted
+from attnfit.report.redact import masked, masked_all, redacted
 
 SCHEMA = 1
 _MOST_LINE = 400  # characters of a log's line that are shown; --json has it whole
@@ -93,6 +93,7 @@ def _way(way: Way) -> Iterator[str]:
 
 
 def _labelled(label: str, text: str) -> list[str]:
+    text = masked(text)
     return wrap(text, f"{label:<{_LABEL - 1}} ", " " * _LABEL) if text else []
 
 
@@ -162,7 +163,7 @@ def render_json(answer: Answer) -> str:
         }  # fmt: skip
     if answer.unknown is not None:
         body["paste"] = paste(answer)
-    return msgspec.json.format(msgspec.json.encode(body, enc_hook=str), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(masked_all(body), enc_hook=str), indent=2).decode() + "\n"
 
 
 def _way_dict(way: Way) -> dict[str, Any]:
