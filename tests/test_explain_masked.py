@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from attnfit.report.explain import render
 from attnfit.report.redact import masked, masked_all, redacted
+from explain_logs import answer, kind
 
 SECRETS = (
     "sk-proj-abcdefghij0123456789", "hf_abcdefghijklmnopqrstu", "ghp_abcdefghijklmnopqrstuvwxyz0123",
@@ -64,3 +66,22 @@ def test_what_is_pasted_names_no_machine_and_nobody(line: str, gone: str) -> Non
 def test_what_is_pasted_keeps_what_was_said() -> None:
     line = "ValueError: No valid attention backend found for cuda with head_size=576 at selector.py:121"
     assert redacted(line) == line
+
+
+@pytest.mark.parametrize("before", ["+ ", "$ ", "INFO: Running command: "])
+def test_a_command_of_the_log_comes_back_whole_and_without_its_token(before: str) -> None:
+    log = (
+        f"{before}HF_TOKEN=abc vllm serve org/m --max-num-seqs 512\n(EngineCore_DP0 pid=1) ERROR 11-20 10:00:00 "
+        "[core.py:1] ValueError: max_num_seqs (512) exceeds available Mamba cache blocks (301).\n"
+    )
+    assert "HF_TOKEN=$HF_TOKEN vllm serve org/m --max-num-seqs 301\n" in render(answer(log.encode()))
+
+
+def test_a_line_that_launches_which_go_on_print_too_is_not_the_cause_of_another_failure() -> None:
+    worker = "(Worker_TP0 pid=211) ERROR 11-20 10:01:02 [multiproc_executor.py:867]"
+    log = (
+        "(EngineCore_DP0 pid=150) ERROR 11-20 10:00:30 [fa_utils.py:64] Cannot use FA version 3 is not supported due "
+        "to FA3 is only supported on devices with compute capability 9.0\n"
+        f"{worker} Traceback (most recent call last):\n{worker} SafetensorError: MetadataIncompleteBuffer\n"
+    )
+    assert kind(log.encode()) != "fa-version"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -16,7 +17,8 @@ from attnfit.inputs.rewrite import rewrite
 from attnfit.inputs.secrets import hide
 
 _HOLE = re.compile(r"\{(\w+)\}")
-_START = re.compile(r"(?:\$ |\+ |exec |[Cc]ommand: ?|COMMAND: ?|CMD: ?|[Rr]unning:? )(.*)$")
+_START = re.compile(r"(?:\$ |\+ |exec |(?:[Rr]unning )?[Cc]ommand: ?|COMMAND: ?|CMD: ?|[Rr]unning:? )(.*)$")
+_SHELL = re.compile(r"[;&|<>`$()]")  # a line with more in it than words: the whole of it is the command
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -103,8 +105,9 @@ def _command(story: Story, given: Sequence[str] | str) -> tuple[Command | None, 
         match = _START.search(text)
         try:
             if match is not None:
-                return parse_command(match[1]), "the log"
-        except UsageError:
+                plain = _SHELL.search(match[1]) is None
+                return parse_command(shlex.split(match[1]) if plain else match[1]), "the log"
+        except (UsageError, ValueError):  # ValueError: a quote that is not closed
             continue
     words = _words(story)
     args = story.facts.get("args")
