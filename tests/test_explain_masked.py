@@ -85,3 +85,21 @@ def test_a_line_that_launches_which_go_on_print_too_is_not_the_cause_of_another_
         f"{worker} Traceback (most recent call last):\n{worker} SafetensorError: MetadataIncompleteBuffer\n"
     )
     assert kind(log.encode()) != "fa-version"
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        "(APIServer pid=1) INFO 11-20 10:01:00 [logger.py:41] Received request cmpl-1: prompt: 'what is EngineDeadError?'",
+        "[2026-11-20 10:01:00] Receive: obj=GenerateReqInput(text='Received sigquit from a child process')",
+    ],
+    ids=["vllm", "sglang"],
+)
+def test_a_request_that_quotes_an_engine_s_last_words_does_not_end_it(request_line: str) -> None:
+    log = (
+        "(APIServer pid=1) INFO 11-20 10:00:01 [utils.py:299] vLLM API server version 0.28.0, serving model\n"
+        "(APIServer pid=1) INFO:     Application startup complete.\n"
+        f"{request_line}\n"
+        '(APIServer pid=1) INFO:     10.0.0.1:5000 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+    )
+    assert answer(log.encode()).verdict == "no failure"

@@ -22,6 +22,7 @@ MOST = 64  # of each thing that is kept of a start
 _MOST_STARTS = 256  # starts kept one by one: of a longer restart loop the last
 _MESSAGE = 12  # lines of an exception's message
 _QUIET = ("INFO", "WARNING", "DEBUG")
+_REQUEST = re.compile(r"Received request|Receive: obj=|Finish: obj=|GenerateReqInput|prompt: ['\"]")
 _GPU = re.compile(
     r"\b(NVIDIA (?:GeForce |RTX |Tesla |Quadro |DGX )?[A-Z][\w-]*(?: (?!with|compute|and|has)[\w-]+){0,4})"
 )
@@ -144,7 +145,8 @@ class _Teller:
                 self.start.begun.add(word)
         if any(word in text for word in log.ready) and (not story.engine or story.engine == log.engine):
             self._ready(line)
-        if any(word in text for word in log.died):
+        # A request that is logged may quote anything; what ends an engine is not said at a level that only informs.
+        if line.level not in _QUIET and not _REQUEST.search(text) and any(word in text for word in log.died):
             self.start.died = self.start.died or line.number
         if any(word in text for word in log.words):
             found = dict(log.facts(text))
