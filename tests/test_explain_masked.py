@@ -90,7 +90,7 @@ def test_a_line_that_launches_which_go_on_print_too_is_not_the_cause_of_another_
 @pytest.mark.parametrize(
     "request_line",
     [
-        "(APIServer pid=1) INFO 11-20 10:01:00 [logger.py:41] Received request cmpl-1: prompt: 'what is EngineDeadError?'",
+        "(APIServer pid=1) INFO 11-20 10:01:00 [logger.py:41] Received request c-1: prompt: 'EngineDeadError?'",
         "[2026-11-20 10:01:00] Receive: obj=GenerateReqInput(text='Received sigquit from a child process')",
     ],
     ids=["vllm", "sglang"],
