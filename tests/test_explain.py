@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnfit import cli
@@ -312,7 +312,8 @@ def test_two_workers_whole_tracebacks_may_be_interleaved_line_by_line(engine: st
     assert kind("\n".join(merged)) == "quant-shape"
 
 
-NOISE = [b"\x1b[31m", b"\x1b[0m", b"\x1b]0;t\x07", b"\r", b"\x00", b"\xff\xfe", b"\x08", b"\n\n", b"\x1b[2K"]
+NOISE = [b"\x1b[31m", b"\x1b[0m", b"\x1b]0;t\x07", b"\x00", b"\xff\xfe", b"\x08", b"\x1b[2K"]
+BREAKS = [b"\r", b"\n", b"\n\n", b"\r\n"]
 
 
 @given(st.sampled_from(sorted(LOGS)), st.lists(st.tuples(st.floats(0, 1), st.sampled_from(NOISE)), max_size=30))
@@ -323,6 +324,18 @@ def test_noise_anywhere_in_a_log_never_shows_another_kind(name: str, noise: list
         at = int(place * len(log))
         log = log[:at] + what + log[at:]
     assert kind(log) in (None, KINDS[name])
+
+
+@given(st.sampled_from(sorted(LOGS)), st.floats(0, 1), st.sampled_from(BREAKS))
+@example("gptoss-mixed-2080ti-3090", 0.0625, b"\r")
+@settings(max_examples=80, deadline=None)
+def test_a_line_broken_in_two_is_at_worst_a_line_that_is_not_there(name: str, place: float, what: bytes) -> None:
+    """Where the line that tells two causes apart is cut, only the rest of the log can be judged."""
+    log = LOGS[name]
+    at = int(place * (len(log) - 1))
+    start, end = log.rfind(b"\n", 0, at) + 1, log.find(b"\n", at)
+    without = log[:start] + (log[end + 1 :] if end >= 0 else b"")
+    assert kind(log[:at] + what + log[at:]) in (None, KINDS[name], kind(without))
 
 
 @given(st.binary(max_size=4000))
