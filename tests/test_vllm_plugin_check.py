@@ -16,6 +16,7 @@ import pytest
 import attnfit
 from attnfit import check, cli
 from attnfit.core import Question, Report, Status, Verdict
+from attnfit.engines import engine
 from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.plugin import indexers, serves, settings
 from attnfit.inputs import environment
@@ -395,4 +396,13 @@ def test_a_question_is_refused_for_everything_it_asks_that_ours_has_not() -> Non
         assert ours.verdict(question, plugin, asked).status is Status.REFUSES, field
         assert ours.verdict(question, plugin, []).status is Status.ACCEPTS, (
             "a release that does not ask does not refuse"
+        )
+
+
+def test_the_backends_of_a_release_include_ours_by_the_name_that_reaches_it() -> None:
+    for version in engine("vllm").releases():
+        listed = dict(engine("vllm").release(version).backends())
+        mine = [name for name, where in listed.items() if where.startswith("attnfit.")]
+        assert mine == (
+            [serves.NAME if version in serves.NAMED else serves.CUSTOM] if version in serves.RELEASES else []
         )

@@ -39,7 +39,10 @@ class Release:
         return {**compiles, **self._book.environment, **beside, ours.FACT: False}
 
     def backends(self) -> Sequence[tuple[str, str]]:
-        return [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]
+        from attnfit.engines.vllm import ours
+
+        own = [(name, str(entry["path"])) for name, entry in self._book.written.backends.items()]
+        return [*own, *ours.listed(self.version)]
 
     def question(self, config: dict[str, Any]) -> Question:
         from attnfit.engines.vllm.row import question_of

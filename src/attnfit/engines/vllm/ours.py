@@ -100,6 +100,12 @@ def of(version: str, env: Mapping[str, bool] | None, variables: Mapping[str, str
     return Ours(release, True, on[settings.AUTO], on[settings.INDEXER], bool((env or {}).get("deep_gemm")))
 
 
+def listed(version: str) -> list[tuple[str, str]]:
+    """Its name and where it is defined, for a release that the plug-in knows."""
+    ours = of(version, {FACT: True}, {})
+    return [(ours.names[0], f"{PLACE.replace('/', '.')}backend.TritonMLASparseBackend")] if ours.loaded else []
+
+
 def _knows(release: str) -> str:
     return f"knows vLLM {', '.join(serves.RELEASES)}, and this is {release}"
 
