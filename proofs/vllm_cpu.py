@@ -211,7 +211,7 @@ SCENES = (
     Scene(
         "GLM, kernels in bfloat16", Model(GLM, 4, "bfloat16", SMALL), "--dtype bfloat16", (short,), False, INTERPRETED
     ),
-    Scene("V3.2, kernels", Model(V32, 4, "float16", SMALL), "--dtype float16", (short,), False, INTERPRETED),
+    Scene("V3.2, kernels", Model(V32, 4, "float16", SMALL), "--dtype float16", (short,), True, INTERPRETED),
 )
 
 
