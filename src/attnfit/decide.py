@@ -73,7 +73,7 @@ def measure(request: Request, weights: Weights) -> Fit | None:
     """Whether a launch that passes fits into memory, on mixed GPUs as `fit.mixed` says. None: not measured."""
     kinds: list[tuple[str, int, Fit]] = []
     for gpu, count in request.gpus:
-        this = request.release.fit(request.on(gpu), weights)
+        this = request.release.fitter(request.on(gpu), weights)(gpu) if gpu.capability is not None else None
         if this is not None:
             kinds.append((gpu.name, count, this))
     return combine(kinds) if kinds else None

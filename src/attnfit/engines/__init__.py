@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -99,8 +99,13 @@ class Release(Protocol):
     def consider(self, launch: Launch) -> None:
         """Add to an answer just given what only a report shows, and what takes asking again: every other candidate."""
 
-    def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
-        """Whether a launch that passes fits into the GPU's memory; None where the release is not measured."""
+    def sees(self, gpu: Gpu) -> Hashable:
+        """What of a GPU decides a launch: where it is equal, `launch` answers alike, whatever the name and the memory;
+        `{device}` stands for the name in its texts."""
+
+    def fitter(self, circumstances: Circumstances, weights: Weights) -> Callable[[Gpu], Fit | None]:
+        """Whether a launch that passes fits into memory, of the circumstances' GPU and of any that is seen as the same;
+        None where the release is not measured."""
 
     def kernels(self, circumstances: Circumstances, launch: Launch) -> Sequence[KernelAsk]:
         """The Triton kernels of the engine's own that a launch which passes will start for attention."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnfit.core import Fit, Launch, Model, Question, Selection
+from attnfit.core import Fit, Gpu, Launch, Model, Question, Selection
 from attnfit.engines import Circumstances, Given, KernelAsk, Move, Weights, divisor
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError
@@ -101,8 +101,11 @@ class Release:
                     found, known = choices(asked)
                 launch.choices, launch.hazards = found, (*known, *launch.hazards)
 
-    def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
-        return None
+    def sees(self, gpu: Gpu) -> Hashable:
+        return self.asker.sees(gpu)
+
+    def fitter(self, circumstances: Circumstances, weights: Weights) -> Callable[[Gpu], Fit | None]:
+        return lambda gpu: None
 
     def kernels(self, circumstances: Circumstances, launch: Launch) -> Sequence[KernelAsk]:
         from attnfit.engines.sglang.kernels import asks

@@ -17,7 +17,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 from attnfit.errors import AttnfitError, UnknownAnswer
 
 if TYPE_CHECKING:
+    from attnfit.core import Gpu
     from attnfit.witness.cache import Source
 
 COMPACT = "attnfit.engines.sglang.compact"  # releases() -> versions it has; answer(case, version) -> Answer
@@ -97,6 +98,9 @@ class Asker(Protocol):
     def at_hand(self, cases: Sequence[Case]) -> list[Answer]:
         """Variations of a launch: from what is here already."""
 
+    def sees(self, gpu: Gpu) -> Hashable:
+        """What of a GPU an answer hangs on."""
+
     def close(self) -> None: ...
 
 
@@ -130,6 +134,9 @@ class Nobody:
 
     def at_hand(self, cases: Sequence[Case]) -> list[Answer]:
         return [self.ask(case) for case in cases]
+
+    def sees(self, gpu: Gpu) -> Hashable:
+        return None
 
     def close(self) -> None:
         pass
@@ -180,6 +187,9 @@ class Witnessed:
             list(pool.map(work, askers))
         return answers
 
+    def sees(self, gpu: Gpu) -> Hashable:
+        return gpu  # its code may read name and memory
+
     def close(self) -> None:
         for helper in self._helpers:
             helper.close()
@@ -213,6 +223,12 @@ class Compact:
         if self._further is not None:
             return self._further.at_hand(cases)
         return [self._shipped(case) for case in cases]
+
+    def sees(self, gpu: Gpu) -> Hashable:
+        if self._further is not None:
+            return self._further.sees(gpu)
+        seen: Hashable = import_module(COMPACT).sees(gpu, self._version)
+        return seen
 
     def _shipped(self, case: Case) -> Answer:
         answer: Answer = import_module(COMPACT).answer(case, self._version)

@@ -34,13 +34,21 @@ def case_of(
         hf_quant=model.hf_quant,
         files=None if model.files is None else sorted(model.files),
         capability=str(gpu.capability or Capability(0, 0)),
-        gpu_name="" if gpu.name == f"compute capability {gpu.capability}" else gpu.name,
-        gpu_mem_gb=gpu.memory_gib if gpu.memory_gib is not None else BARE_GIB.get(str(gpu.capability), 80.0),
+        gpu_name=name_of(gpu),
+        gpu_mem_gb=memory_of(gpu),
         gpus=gpus,
         argv=list(argv),
         variables=dict(variables),
         facts=dict(facts),
     )
+
+
+def name_of(gpu: Gpu) -> str:
+    return "" if gpu.name == f"compute capability {gpu.capability}" else gpu.name
+
+
+def memory_of(gpu: Gpu) -> float:
+    return gpu.memory_gib if gpu.memory_gib is not None else BARE_GIB.get(str(gpu.capability), 80.0)
 
 
 def ready(case: Case, form: str, entry: Entry, *, files_here: bool) -> tuple[Case, Answer | None]:

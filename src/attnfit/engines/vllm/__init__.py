@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnfit.core import Fit, Launch, Model, Question, Selection
+from attnfit.core import Fit, Gpu, Launch, Model, Question, Selection
 from attnfit.engines import Circumstances, Given, KernelAsk, Move, Weights, divisor
 from attnfit.engines.traits import Traits
 from attnfit.engines.vllm import ours
@@ -78,14 +78,15 @@ class Release:
     def consider(self, launch: Launch) -> None:
         pass  # every backend has its verdict in the answer
 
-    def fit(self, circumstances: Circumstances, weights: Weights) -> Fit | None:
-        from attnfit.engines.vllm.fit.answer import fit_of
+    def sees(self, gpu: Gpu) -> Hashable:
+        return gpu.capability
 
-        if circumstances.gpu.capability is None:
-            return None
+    def fitter(self, circumstances: Circumstances, weights: Weights) -> Callable[[Gpu], Fit | None]:
+        from attnfit.engines.vllm.fit.answer import fitter
+
         case = self._case(circumstances)
         known = self.exact and case.release == self.book
-        return fit_of(case, circumstances.gpu, weights) if known else None
+        return fitter(case, weights) if known else lambda gpu: None
 
     def kernels(self, circumstances: Circumstances, launch: Launch) -> Sequence[KernelAsk]:
         from attnfit.engines.vllm.kernels import asks

@@ -22,6 +22,7 @@ from attnfit.engines.sglang.compact.command import Flag, Read, read
 from attnfit.engines.sglang.compact.surroundings import odd
 
 if TYPE_CHECKING:
+    from attnfit.core import Gpu
     from attnfit.engines.sglang.answers import Answer, Case
 
 FOLDER = Path(__file__).parent
@@ -113,6 +114,16 @@ def answer(case: Case, version: str) -> Answer:
         return _unknown(f"{shown or 'no flag'} was not run with this model on compute capability {case['capability']}",
                         version)  # fmt: skip
     return _told(form, form.outcomes[form.rows[row][profile]], model, command, case)
+
+
+def sees(gpu: Gpu, version: str) -> tuple[object, ...]:
+    """What of a GPU an answer hangs on: memory only where it is not within what was run, a name by its patterns."""
+    from attnfit.engines.sglang.case import memory_of, name_of
+
+    form, memory = load(version), memory_of(gpu)
+    within = form.memory[0] <= memory <= form.memory[1]
+    named = tuple(part for part in form.named if re.search(part, name_of(gpu)))
+    return (gpu.capability, None if within else memory, named)
 
 
 @functools.cache

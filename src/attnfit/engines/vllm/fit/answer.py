@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from attnfit.core import Fit, Gpu
 from attnfit.engines import Weights
 from attnfit.engines.vllm.fit import older
 from attnfit.engines.vllm.fit.groups import Pool, pool
-from attnfit.engines.vllm.fit.held import held
+from attnfit.engines.vllm.fit.held import Held, held
 from attnfit.engines.vllm.fit.kernel_blocks import layout, packed
 from attnfit.engines.vllm.fit.memory import Served, served
 from attnfit.engines.vllm.fit.overhead import overhead
@@ -31,23 +31,53 @@ from attnfit.fit.span import Span
 GIB = 1 << 30
 PROVEN_ON = older.NEWEST
 _Figure = TypeVar("_Figure", int, float)
+_Found = TypeVar("_Found")
 
 
-def fit_of(case: Case, gpu: Gpu, weights: Weights) -> Fit | None:
-    """The answer for a launch that passes; None for one that does not, or with values nobody can follow."""
+class Ready(NamedTuple):
+    """What of the answer no figure of the GPU decides: reckoned once for all that the launch is asked of."""
+
+    built: Built
+    given: Weights
+    held: Held
+    pool: Pool | None
+    no_pool: str  # why not
+
+
+def fitter(case: Case, weights: Weights) -> Callable[[Gpu], Fit | None]:
+    """Answers for a launch that passes, on any GPU of the case's compute capability; None for one that does not, or
+    with values nobody can follow."""
+    ready = _followed(lambda: _ready(case, weights))
+
+    def fit_of(gpu: Gpu) -> Fit | None:
+        found = None if ready is None else _followed(lambda: fit(ready, gpu))
+        return found if found is not None and _plausible(found) else _unusable(weights)
+
+    return fit_of
+
+
+def _followed(work: Callable[[], _Found]) -> _Found | None:
     try:
-        walked = walk(case)
-        built = Built(
-            walked.config, walked.answer.kv_cache_dtype, walked.answer.kv_layers, walked.sizes, case.capability
-        )
-        found = fit(built, gpu, weights)
-        return found if _plausible(found) else _unusable(weights)
+        return work()
     except (Refusal, Unknown):
-        return _unusable(weights)
+        return None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         if os.environ.get("ATTNFIT_DEBUG"):
             raise
-        return _unusable(weights)  # config.json can hold anything, and no figure is better than a wrong one
+        return None  # config.json can hold anything, and no figure is better than a wrong one
+
+
+def _ready(case: Case, weights: Weights) -> Ready:
+    walked = walk(case)
+    answer = walked.answer
+    built = Built(walked.config, answer.kv_cache_dtype, answer.kv_layers, walked.sizes, case.capability)
+    has = held(built.cfg, weights)
+    if has.broken:
+        return Ready(built, weights, has, None, "")
+    try:
+        return Ready(built, weights, has, _pool(built), "")
+    except Unknown as reason:
+        return Ready(built, weights, has, None, str(reason))
 
 
 def _unusable(weights: Weights) -> Fit | None:
@@ -63,11 +93,12 @@ def _plausible(found: Fit) -> bool:
     return all(n is None or n < 1 << 62 for f in figures for n in (f if isinstance(f, tuple) else (f,)))
 
 
-def fit(built: Built, gpu: Gpu, given: Weights) -> Fit:
-    """The answer for one rank of a launch with the checkpoint `given`."""
+def fit(ready: Ready, gpu: Gpu) -> Fit:
+    """The answer for one rank of a launch."""
+    built, given = ready.built, ready.given
     cfg = built.cfg
     memory = None if gpu.memory_gib is None else int(gpu.memory_gib * GIB)
-    has = held(cfg, given)
+    has = msgspec.structs.replace(ready.held, inputs=[*ready.held.inputs], unknown=[*ready.held.unknown])
     if has.broken:
         return Fit(verdict="breaks", why=has.broken, files=has.broken, gpus=_devices(cfg))
     weights = has.weights
@@ -78,7 +109,9 @@ def fit(built: Built, gpu: Gpu, given: Weights) -> Fit:
         has.inputs.append(f"memory is reckoned as vLLM {PROVEN_ON} does, the release that this was compared with")
     found: Pool | None = None
     try:
-        found, bound = _pool(built), limits(cfg, batch(cfg, built.capability, memory or 0, gpu.name).tokens)
+        if ready.pool is None:
+            raise Unknown(ready.no_pool)
+        found, bound = ready.pool, limits(cfg, batch(cfg, built.capability, memory or 0, gpu.name).tokens)
     except Unknown as reason:
         has.unknown.append(str(reason))
         bound = Limits(in_flight=0)
