@@ -55,7 +55,9 @@ def check(
     subject = read(chosen, parsed, model)
     if witness is not None:
         where = where._replace(release=where.release.witnessed(witness))
-    return ask(subject, where, on, env=env, planned=planned, considered=planned or instead, kernels=kernels)
+    return ask(
+        subject, where, on, env=env, planned=planned, considered=lambda launch: planned or instead, kernels=kernels
+    )
 
 
 def engine_asked(engine: str | None, command: Command | None) -> engines.Engine:

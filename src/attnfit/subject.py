@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from attnfit import engines
-from attnfit.core import Gpu, Report
+from attnfit.core import Gpu, Launch, Model, Report
 from attnfit.decide import Request, decide, measure, verdict
 from attnfit.errors import UsageError
 from attnfit.plan import past_hazards, plan, room
@@ -28,7 +28,8 @@ class Subject(NamedTuple):
     files: ModelFiles
     path: str  # the model, as it was named
     command: Command | None  # None: the plainest launch of the model, on the GPUs it is asked for
-    weights: Callable[[], engines.Weights]  # the checkpoint's tensors, read when first asked for
+    model: Callable[[], Model]  # this and the weights' headers are read when first asked for
+    weights: Callable[[], engines.Weights]
     said: tuple[str, ...]  # what was assumed in reading
 
 
@@ -56,7 +57,8 @@ def read(engine: engines.Engine, command: Command | None, model: str | None) -> 
         better = "the file itself, downloaded" if files.gguf is not None else " ".join(files.served_as)
         raise UsageError(f"the engine does not read the model from {path}; give it {better}")
     notes = command.notes if command else ()
-    return Subject(engine, files, path, command, cache(lambda: _weights(files)), (*stands, *files.notes, *notes))
+    said = (*stands, *files.notes, *notes)
+    return Subject(engine, files, path, command, cache(files.model), cache(lambda: _weights(files)), said)
 
 
 def ask(
@@ -66,10 +68,10 @@ def ask(
     *,
     env: Mapping[str, bool] | None = None,
     planned: bool = True,
-    considered: bool = True,
+    considered: Callable[[Launch], bool],
     kernels: Wanted | None = None,
 ) -> Report:
-    """The whole answer; see `api.check`. `considered`: also what only asking every other candidate shows."""
+    """The whole answer; see `api.check`. `considered`: whether every other candidate is asked about, too."""
     from attnfit.inputs.command import parse_command
     from attnfit.inputs.secrets import hide
 
@@ -85,7 +87,7 @@ def ask(
     parsed = command
     request = Request(
         release=where.release,
-        model=files.model(),
+        model=subject.model(),
         gpus=on.gpus,
         argv=tuple(parsed.argv),
         form=parsed.form,
@@ -96,7 +98,7 @@ def ask(
         driver=on.driver,
     )
     launch = decide(request)
-    if considered:
+    if considered(launch):
         request.release.consider(launch)
 
     def render(move: engines.Move) -> tuple[str, ...] | None:

@@ -70,7 +70,10 @@ class Release(Protocol):
     version: str  # the release asked for
     book: str  # the release whose rule book answers
     exact: bool  # the book is proven for `version`
-    said: tuple[str, ...]
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What is to be said of who answers."""
 
     def facts(self) -> Mapping[str, bool]:
         """Environment facts that decide in this release, with what installing it brings."""
@@ -99,9 +102,9 @@ class Release(Protocol):
     def consider(self, launch: Launch) -> None:
         """Add to an answer just given what only a report shows, and what takes asking again: every other candidate."""
 
-    def sees(self, gpu: Gpu) -> Hashable:
-        """What of a GPU decides a launch: where it is equal, `launch` answers alike, whatever the name and the memory;
-        `{device}` stands for the name in its texts."""
+    def sees(self, gpu: Gpu, *, memory: bool = False) -> Hashable:
+        """What of a GPU decides a launch, and with `memory` whether it fits: where it is equal, the answers are, too.
+        In their texts `{device}` stands for the name."""
 
     def fitter(self, circumstances: Circumstances, weights: Weights) -> Callable[[Gpu], Fit | None]:
         """Whether a launch that passes fits into memory, of the circumstances' GPU and of any that is seen as the same;

@@ -12,6 +12,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: str  # "fits" | "may break" | "breaks" | "unknown"
     why: str  # one sentence
+    supposed: bool = False  # "may break" only because the weights may be others than config.json tells: else it breaks
     files: str = ""  # what is wrong with the weight files ("breaks"), or may be ("unknown")
     gpus: int | None = None  # of one machine that the launch uses; None: on several machines, or not known
     memory: int | None = None  # bytes of the GPU; None: not known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from attnfit.engines.entry import entry_points
 from attnfit.errors import UsageError
@@ -35,6 +35,7 @@ def is_secret(name: str) -> bool:
     return bool(_NAME.search(name.lstrip("-"))) or _meant(name) is not None
 
 
+@lru_cache(maxsize=1024)
 def _meant(name: str) -> str | None:
     """The secret flag that `name` is, is the beginning of, or is misspelt for."""
     plain = name.lower().replace("_", "-")

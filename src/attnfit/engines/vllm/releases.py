@@ -51,7 +51,12 @@ def shared() -> dict[str, dict[str, str]]:
 
 def shipped() -> list[str]:
     """Releases with a book of their own in this package, oldest first."""
-    return _versions(book.BOOKS)
+    return list(_shipped(book.BOOKS))
+
+
+@functools.cache
+def _shipped(folder: Path) -> tuple[str, ...]:
+    return tuple(_versions(folder))
 
 
 def learned() -> list[str]:

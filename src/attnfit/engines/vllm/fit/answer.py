@@ -133,10 +133,12 @@ def fit(ready: Ready, gpu: Gpu) -> Fit:
         seqs = batch(cfg, built.capability, memory or 0, gpu.name).seqs
         if few := too_few(built, found.bytes_per_block, cache, seqs):
             verdict, why, sequences = few
-    if verdict == "breaks" and given.tensors is None:
+    supposed = verdict == "breaks" and given.tensors is None
+    if supposed:
         # The directory holds no weights: those it is launched with may be others than its config.json tells.
         verdict, why = "may break", f"if the weights are those that config.json tells, {why}"
     if has.doubt and verdict != "breaks":
+        supposed = False
         verdict, why = "unknown", has.doubt
     request = None
     if found is not None and found.groups:
@@ -144,6 +146,7 @@ def fit(ready: Ready, gpu: Gpu) -> Fit:
     return Fit(
         verdict=verdict,
         why=why,
+        supposed=supposed,
         files=has.doubt,
         gpus=_devices(cfg),
         memory=memory,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
 
+from attnfit.core import Capability
 from attnfit.engines import Weights
 from attnfit.engines.vllm.fit.complete import lacking
 from attnfit.engines.vllm.fit.config_weights import derive
@@ -37,8 +39,25 @@ class Held(msgspec.Struct, kw_only=True):
     unknown: list[str] = msgspec.field(default_factory=list)
 
 
+# The last answers. Many a launch is asked of GPUs of several capabilities, of which the weights know only `pads`.
+_LAST: deque[tuple[EngineConfig, Shard, Weights, Held]] = deque(maxlen=8)
+
+
 def held(cfg: EngineConfig, given: Weights) -> Held:
     """Of one launch with the checkpoint `given`."""
+    try:
+        shard = shard_of(cfg)
+    except Unknown:
+        return _held(cfg, given)
+    plain = msgspec.structs.replace(cfg, capability=Capability(0, 0), notes=[])
+    for this, divided, weights, found in _LAST:
+        if weights is given and divided == shard and this == plain:
+            return found
+    _LAST.append((plain, shard, given, _held(cfg, given)))
+    return _LAST[-1][3]
+
+
+def _held(cfg: EngineConfig, given: Weights) -> Held:
     out = Held()
     reads = _reads(cfg)
     if reads is not None:

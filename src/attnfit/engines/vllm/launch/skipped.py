@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
+from functools import lru_cache
 from typing import Any
 
 from attnfit.engines.vllm.launch.projections import Projection
@@ -42,12 +43,15 @@ def names_of(p: Projection, part: str = "") -> list[str]:
 
 def is_skipped(p: Projection, patterns: Sequence[str], method: str | None) -> bool:
     """Whether the checkpoint keeps this layer unquantised. A merged matrix is skipped if all its parts are."""
-    if any(_skips(pattern, name, method) for pattern in patterns for name in names_of(p)):
+    every = tuple(patterns)
+    if _named(tuple(names_of(p)), every, method):
         return True
-    parts = [names_of(p, part) for part in p.parts]
-    return bool(parts) and all(
-        any(_skips(pattern, name, method) for pattern in patterns for name in part) for part in parts
-    )
+    return bool(p.parts) and all(_named(tuple(names_of(p, part)), every, method) for part in p.parts)
+
+
+@lru_cache(maxsize=4096)  # a planner asks the same of one launch after another, and an ignore list can have 500 entries
+def _named(names: tuple[str, ...], patterns: tuple[str, ...], method: str | None) -> bool:
+    return any(_skips(pattern, name, method) for pattern in patterns for name in names)
 
 
 def _skips(pattern: str, name: str, method: str | None) -> bool:
@@ -55,7 +59,8 @@ def _skips(pattern: str, name: str, method: str | None) -> bool:
         return pattern in name
     if str(method).startswith("modelopt"):
         bare = pattern[:-1] if pattern.endswith("*") and not pattern.endswith(".*") else pattern
-        return pattern in name or fnmatch(name, pattern) or name == bare or name.startswith(f"{bare}.")
+        wild = any(sign in pattern for sign in "*?[")
+        return pattern in name or name.startswith(f"{bare}.") or name == bare or (wild and fnmatch(name, pattern))
     return matches(pattern, name)
 
 
