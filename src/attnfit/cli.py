@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnfit import __version__, cli_doctor, cli_explain
+from attnfit import __version__, cli_doctor, cli_explain, cli_run
 from attnfit.commands import LazyGroup, WithCommand
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
@@ -243,7 +243,12 @@ def kernels() -> None:
     """Whether Triton kernels fit a GPU (needs attnfit[kernels], no GPU)."""
 
 
-for _name, _command in {**cli_explain.COMMANDS, **cli_doctor.COMMANDS}.items():
+@cli.group(cls=LazyGroup, module="attnfit.cli_unit")
+def unit() -> None:
+    """A systemd service that starts an engine: look at it, check it, put it right."""
+
+
+for _name, _command in {**cli_explain.COMMANDS, **cli_doctor.COMMANDS, **cli_run.COMMANDS}.items():
     cli.add_command(_command, _name)
 
 

@@ -154,6 +154,22 @@ def versions(nvml: Any) -> tuple[str, str]:
     return _text(driver or ""), f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
 
 
+def used(nvml: Any) -> tuple[int, ...]:
+    """MiB in use of each GPU, in PCI order; empty where there is no driver, or it does not say. Raises nothing."""
+    _quietly(nvml, "nvmlInit")
+    try:
+        found = []
+        for i in range(_quietly(nvml, "nvmlDeviceGetCount") or 0):
+            handle = _quietly(nvml, "nvmlDeviceGetHandleByIndex", i)
+            info = None if handle is None else _quietly(nvml, "nvmlDeviceGetMemoryInfo", handle)
+            if info is None:
+                return ()
+            found.append(int(info.used) >> 20)
+        return tuple(found)
+    finally:
+        _quietly(nvml, "nvmlShutdown")
+
+
 def library() -> Any:
     """The pynvml module. Raises UsageError where nvidia-ml-py is not installed."""
     try:

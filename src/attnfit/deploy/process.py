@@ -1,0 +1,152 @@
+"""attnfit's side of the keeper: one engine, started, told to stop, and gone for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from attnfit.deploy import tree
+
+BLOCK = 1 << 16
+GRACE_S = 30.0  # from asking the engine to end to ending it
+
+
+class Detached:
+    """Where a detached engine's output and end are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "engine.log"
+        self.end = folder / "ended.json"
+
+
+class Engine:
+    """A started engine. `out`, `err` and `status` are descriptors to select on; -1: there is none."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        grace: float = GRACE_S,
+        detached: Detached | None = None,
+        secrets: Mapping[str, str] = {},
+    ) -> None:
+        """argv is started as it is, by no shell. Raises OSError where not even the keeper can be started."""
+        tree.adopt()  # should the keeper be killed, its children come to us
+        self.pid = 0  # of the engine's first process
+        self.created = 0.0
+        self.code: int | None = None
+        self.left: list[dict[str, Any]] = []
+        self.gone = False  # everything is over, and nothing is left but what `left` names
+        self.trouble = ""  # why it could not be started
+        self.asked = ""
+        self._said = b""
+        self._ended = False
+        pipes: list[int] = []
+        try:
+            self.status, status = _pipe(pipes)
+            self.out, out = (-1, -1) if detached else _pipe(pipes)
+            self.err, err = (-1, -1) if detached else _pipe(pipes)
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-P", "-m", "attnfit.deploy.keeper"],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                pass_fds=[pipe for pipe in (status, out, err) if pipe >= 0],
+            )  # fmt: skip
+        except BaseException:
+            for pipe in pipes:
+                os.close(pipe)
+            raise
+        for pipe in (status, out, err):
+            if pipe >= 0:
+                os.close(pipe)
+        job = {
+            "argv": list(argv), "env": dict(env), "grace": grace, "status": status, "out": out, "err": err,
+            "log": str(detached.log) if detached else "", "end": str(detached.end) if detached else "",
+            "secrets": dict(secrets),
+        }  # fmt: skip
+        self._order(json.dumps(job).encode())
+        self.keeper = self._keeper.pid
+        self.keeper_created = tree.created(self.keeper)
+
+    def stop(self, signal_name: str = "term") -> None:
+        """Asks the engine to end; asked again, or when its grace is over, everything of it is killed."""
+        self._order(b"kill" if self.asked else b"int" if signal_name == "int" else b"stop")
+        self.asked = "kill" if self.asked else "stop"
+
+    def kill(self) -> None:
+        self.asked = "kill"
+        self._order(b"kill")
+
+    def _order(self, line: bytes) -> None:
+        assert self._keeper.stdin is not None
+        with contextlib.suppress(OSError):
+            self._keeper.stdin.write(line + b"\n")
+            self._keeper.stdin.flush()
+
+    def hear(self) -> None:
+        """Reads what the keeper says; call it when `status` can be read."""
+        found = b""
+        with contextlib.suppress(OSError):
+            found = os.read(self.status, BLOCK)
+        *lines, self._said = (self._said + found).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if said["event"] == "started":
+                self.pid, self.created = said["pid"], said["created"]
+            elif said["event"] == "exited":
+                self.code = said["code"]
+            elif said["event"] in ("failed", "broken"):
+                self.trouble = said["text"]
+            elif said["event"] == "ended":
+                self.left, self._ended = said["left"], True
+        if not found:
+            self._over()
+
+    def _over(self) -> None:
+        """The keeper is gone. It was the last to go, unless it was killed: then what it kept is ours to end."""
+        self._keeper.wait()
+        if self.pid and not self._ended:
+            self.trouble = "the process that holds the engine together (attnfit.deploy.keeper) was ended from outside"
+        self.left += tree.end(lambda: self._orphans(), hard=True)
+        self.gone = True
+
+    def _orphans(self) -> list[psutil.Process]:
+        """What the keeper left to us. The engine's tree is all that `run` starts while an engine is there."""
+        found = tree.below(but=frozenset((self.keeper,)))
+        for each in psutil.Process().children():
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                if each.status() == psutil.STATUS_ZOMBIE and each.pid != self.keeper:
+                    os.waitpid(each.pid, os.WNOHANG)
+        return found
+
+    def members(self) -> list[psutil.Process]:
+        """The engine's living processes."""
+        try:
+            return tree.below(psutil.Process(self.keeper))
+        except psutil.Error:
+            return []
+
+    def close(self) -> None:
+        """Lets go of the pipes. An engine that is not detached ends with that, if it has not yet."""
+        with contextlib.suppress(OSError):
+            assert self._keeper.stdin is not None
+            self._keeper.stdin.close()
+        for pipe in (self.status, self.out, self.err):
+            if pipe >= 0:
+                os.close(pipe)
+        self.status = self.out = self.err = -1
+
+
+def _pipe(kept: list[int]) -> tuple[int, int]:
+    read, write = os.pipe()
+    kept += (read, write)
+    os.set_blocking(read, False)
+    return read, write

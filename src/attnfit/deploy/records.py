@@ -1,0 +1,168 @@
+"""What was started, how it went and what was left: one small private file a run, for `attnfit runs`.
+
+They lie in $XDG_STATE_HOME/attnfit/runs/ID/record.json. A disk that is full is a note; it never stops an engine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from attnfit.deploy import tree
+from attnfit.deploy.files import private_folder, write_private
+from attnfit.errors import UsageError, did_you_mean
+
+SCHEMA = 1
+MOST = 200  # runs that are kept
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One start of the engine. Keys and tokens stand as $NAME in all of it."""
+
+    command: tuple[str, ...]
+    started: float  # seconds since 1970
+    ended: float | None = None
+    outcome: str = "starting"  # then: serving, served, failed, crashed, hung, stopped, not started
+    stage: str = ""  # the last that was reached
+    ready_s: float | None = None  # from the start to the answer of the first request
+    code: int | None = None  # exit status of the engine's first process; -9: killed by signal 9
+    hazard: str = ""  # the record that explains it: "AF034"
+    cause: str = ""  # in words
+    line: str = ""  # the engine's own
+    left: int = 0  # processes that were still there when the first had ended; they were ended
+    stuck: int = 0  # of them, those that could not be ended
+    memory: str = ""  # what is to say of its GPU memory afterwards
+
+
+class Run(msgspec.Struct, kw_only=True):
+    id: str
+    engine: str
+    started: float
+    command: tuple[str, ...]
+    url: str = ""
+    detached: bool = False
+    outcome: str = "starting"
+    exit_code: int | None = None
+    attempts: list[Attempt] = []
+    attnfit: tuple[int, float] = (0, 0.0)  # process, and when it began
+    keeper: tuple[int, float] = (0, 0.0)
+    process: tuple[int, float] = (0, 0.0)  # the engine's first
+    schema: int = SCHEMA
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it is there."""
+        if any(tree.same(*each) is not None for each in (self.keeper, self.process) if each[0]):
+            return True
+        return bool(self.process[0] and tree.session(*self.process))
+
+    @property
+    def state(self) -> str:
+        """The outcome, where attnfit lived to note it."""
+        under_way = self.outcome in ("starting", "serving")
+        return "lost" if under_way and not self.alive else self.outcome
+
+
+def folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "attnfit" / "runs"
+
+
+def new_id() -> str:
+    return time.strftime("%m%d-%H%M%S-") + secrets.token_hex(2)
+
+
+class Book:
+    """Writes one run's record again and again. `trouble`: why it could not be written, once."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.trouble = ""
+        self.place = folder() / run.id
+
+    def write(self) -> str:
+        """Why it cannot be written, the first time that happens; else ""."""
+        try:
+            private_folder(self.place.parent)
+            private_folder(self.place)
+            write_private(self.place / "record.json", msgspec.to_builtins(self.run))
+        except OSError as error:
+            first = not self.trouble
+            self.trouble = f"this run is not recorded: {error.strerror or error} ({self.place})"
+            return self.trouble if first else ""
+        return ""
+
+
+def read_all() -> list[Run]:
+    """Every run that is recorded, oldest first; what cannot be read is left out."""
+    try:
+        places = sorted(folder().iterdir())
+    except OSError:
+        return []
+    found = [run for place in places if (run := _read(place)) is not None]
+    return sorted(found, key=lambda run: run.started)
+
+
+def find(id: str) -> Run:
+    """One run, by its whole number or the end of it. Raises UsageError."""
+    runs = read_all()
+    found = [run for run in runs if run.id == id] or [run for run in runs if run.id.endswith(id)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{id!r} may be {', '.join(run.id for run in found)}; give the whole of it")
+    raise UsageError(f"no run {id!r}{did_you_mean(id, [run.id for run in runs])}; attnfit runs lists them")
+
+
+def _read(place: Path) -> Run | None:
+    try:
+        run = msgspec.json.decode((place / "record.json").read_bytes(), type=Run)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    try:
+        ended: dict[str, Any] = msgspec.json.decode((place / "ended.json").read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return run
+    if run.attempts and run.attempts[-1].ended is None:
+        last = run.attempts[-1]
+        last.ended, last.code, last.left = ended["ended"], ended["code"], len(ended["left"])
+        last.outcome = run.outcome = "served" if ended["asked"] or ended["code"] == 0 else "crashed"
+    return run
+
+
+def prune() -> None:
+    """Forgets the oldest runs of which nothing is there any more."""
+    runs = read_all()
+    for run in runs[: max(0, len(runs) - MOST)]:
+        if not run.alive:
+            shutil.rmtree(folder() / run.id, ignore_errors=True)
+
+
+def stop(run: Run, seconds: float) -> Iterator[psutil.Process]:
+    """Ends what is there of a run: its keeper does it, else we. Yields what could not be ended."""
+    keeper = tree.same(*run.keeper)
+    if keeper is not None:
+        tree.send(keeper.pid, 15)
+        psutil.wait_procs([keeper], timeout=seconds)
+        if keeper.is_running():
+            tree.send(keeper.pid, 15)  # a second time: without grace
+            psutil.wait_procs([keeper], timeout=tree.KILL_S + tree.TERM_S)
+    if not run.process[0]:
+        return
+    whole = {each.pid: each for each in tree.session(*run.process)}
+    if (process := tree.same(*run.process)) is not None:
+        whole |= {each.pid: each for each in (process, *tree.below(process))}
+    for each in whole.values():
+        tree.send(each.pid, 15)
+    _, left = psutil.wait_procs(list(whole.values()), timeout=seconds)
+    for each in left:
+        tree.send(each.pid, 9)
+    yield from psutil.wait_procs(left, timeout=tree.KILL_S)[1]

@@ -1,0 +1,388 @@
+"""`attnfit run`: an engine is started, watched until it serves, and ends with nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from replay import HERE, Played, Stage, free_port, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what becomes of orphans is Linux's own")
+
+BEGIN = ["say", "INFO 11-30 12:00:00 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='m'"]
+SHARDS = ["say", "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:00<00:00]\r", "err"]
+SERVES = [BEGIN, ["worker", 2], SHARDS, ["serve"]]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for pid in made.alive():  # whatever the test did wrong
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def play(stage: Stage) -> Iterator[Any]:
+    started: list[Played] = []
+
+    def start(*options: str, **how: Any) -> Played:
+        started.append(stage.start("--grace", "2", *options, **how))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def clean(stage: Stage) -> bool:
+    """Nothing is left: no process, no zombie, no listener, no half-written file."""
+    until(lambda: not stage.alive(), f"{stage.alive()} are left")
+    assert stage.port_is_free()
+    assert [path.name for path in stage.state.rglob(".*")] == []
+    return True
+
+
+def test_ready_is_said_when_health_and_one_real_request_have_been_answered(stage: Stage, play: Any) -> None:
+    stage.scenes(
+        {
+            "do": [
+                BEGIN,
+                [
+                    "serve",
+                    600,
+                ],
+            ]
+        }
+    )
+    run = play()
+    ready = run.event("ready")
+    assert ready["request"] == "completion"
+    assert ready["url"] == f"http://127.0.0.1:{stage.port}"
+    assert "served /v1/completions" in run.err.read_text()
+    run.signal(signal.SIGINT)
+    assert run.wait() == 0
+    assert clean(stage)
+
+
+def test_a_model_that_embeds_is_asked_for_an_embedding(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["serve_so", {"answers": "/v1/embeddings"}]]})
+    assert play().event("ready")["request"] == "embedding"
+
+
+def test_health_alone_is_not_ready(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["serve_so", {"broken": 10**6}]]})
+    run = play("--timeout", "first request=3")
+    assert run.wait() == 1
+    assert run.events("ready") == []
+    assert run.event("failed")["stage"] == "first request"
+
+
+def test_a_request_that_fails_at_first_is_sent_again(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["serve_so", {"broken": 2, "healthy_after": 0.5}]]})
+    assert play().event("ready")["request"] == "completion"
+
+
+def test_stages_and_progress_are_said(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": SERVES})
+    run = play()
+    run.event("ready")
+    stages = [(event["stage"], event["done"], event["total"]) for event in run.events("stage")]
+    assert stages[:2] == [("starting", 0, 0), ("loading weights", 1, 2)]
+    assert stages[-1][0] == "first request"
+
+
+def test_the_output_passes_through_byte_for_byte(stage: Stage) -> None:
+    odd = [*range(256), 13, 10, 255, 254]
+    stage.scenes({"do": [["raw", odd], ["say", "to stderr", "err"], ["exit", 3]]})
+    words = [sys.executable, "-m", "attnfit", "run", "--no-check", "--", *stage.launch]
+    done = subprocess.run(words, env=stage.env, capture_output=True, timeout=60, check=False)
+    assert done.stdout == bytes(odd)
+    assert b"to stderr\n" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_loading_ends_the_whole_tree(stage: Stage, play: Any, number: int, code: int) -> None:
+    stage.scenes({"do": [BEGIN, ["worker", 3], ["orphan"], SHARDS, ["hang"]]})
+    run = play()
+    until(lambda: len(stage.alive()) == 5)
+    until(lambda: len(run.events("stage")) == 2)
+    run.signal(number)
+    assert run.wait() == code
+    assert stage.runs()[0]["outcome"] == "stopped"
+    assert clean(stage)
+
+
+def test_an_engine_that_does_not_hear_is_killed_after_its_grace(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [["deaf"], ["worker", 2, True], ["orphan"], ["hang"]]})
+    run = play()
+    until(lambda: len(stage.alive()) == 4)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert stage.runs()[0]["attempts"][0]["code"] == -signal.SIGKILL
+    assert clean(stage)
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [["deaf"], ["worker", 2, True], ["hang"]]})
+    run = play("--grace", "3000")
+    until(lambda: len(stage.alive()) == 3)
+    run.signal(signal.SIGINT)
+    run.event("stopping")
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert clean(stage)
+
+
+@pytest.mark.parametrize("scene", [SERVES, [BEGIN, ["worker", 2, True], ["orphan"], ["hang"]]])
+def test_the_engine_ends_with_attnfit_killed_by_9(stage: Stage, play: Any, scene: list[Any]) -> None:
+    stage.scenes({"do": scene})
+    run = play()
+    run.event("ready") if scene is SERVES else until(lambda: len(stage.alive()) == 4)
+    run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    assert clean(stage)
+    listed = stage.attnfit("runs")
+    assert " lost " in listed.stdout
+
+
+def test_the_engine_ends_with_its_keeper_killed_by_9(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["worker", 2, True], ["orphan"], ["serve"]]})
+    run = play("--attempts", "1")
+    run.event("ready")
+    os.kill(stage.runs()[0]["keeper"][0], signal.SIGKILL)
+    assert run.wait() == 1
+    assert clean(stage)
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(stage: Stage, play: Any) -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", stage.port))
+        other.listen()
+        stage.scenes({"do": SERVES})
+        run = play()
+        assert run.wait() == 1
+        failed = run.event("failed")
+        assert failed["outcome"] == "not started"
+        assert f"{os.getpid()} " in failed["cause"]
+    assert stage.pids("starts.txt") == []
+
+
+def test_a_stranger_s_answers_are_not_taken_for_the_engine_s(stage: Stage, play: Any) -> None:
+    """Two servers of one user can share a port; the other one was not there when it was looked for."""
+    stage.scenes({"do": [BEGIN, ["hang"]]})
+    run = play("--timeout", "4")
+    until(stage.alive)
+    code = f"import replay_engine, time; replay_engine.serve({stage.port}); time.sleep(60)"
+    stranger = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, cwd=HERE)
+    try:
+        assert run.wait() == 1
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert run.events("ready") == []
+
+
+def test_what_the_engine_leaves_is_ended_and_counted(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["worker", 2], ["orphan"], ["exit", 7]]})
+    run = play()
+    assert run.wait() == 1
+    assert stage.runs()[0]["attempts"][0]["left"] == 3
+    assert stage.runs()[0]["attempts"][0]["code"] == 7
+    assert clean(stage)
+
+
+def test_a_hang_is_said_with_its_stage_and_ended(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["worker", 1], SHARDS, ["hang"]]})
+    run = play("--timeout", "loading weights=1")
+    assert run.wait() == 1
+    assert run.event("hung")["stage"] == "loading weights"
+    assert stage.runs()[0]["outcome"] == "hung"
+    assert clean(stage)
+
+
+def test_words_of_waiting_are_no_progress(stage: Stage, play: Any) -> None:
+    waits = [["say", "INFO No available shared memory broadcast block found in 60 seconds."], ["sleep", 0.3]]
+    stage.scenes({"do": [BEGIN, *waits * 100]})
+    run = play("--timeout", "2")
+    assert run.wait() == 1
+    assert run.events("hung") != []
+
+
+def test_a_hang_is_kept_where_that_is_wished(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["hang"]]})
+    run = play("--timeout", "1", "--keep-hung")
+    assert run.event("hung")["kept"] is True
+    assert run.process.poll() is None
+    assert len(stage.alive()) == 1
+
+
+def test_a_detached_engine_goes_on_and_is_found_and_stopped(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": SERVES})
+    run = play("--detach")
+    assert run.wait() == 0
+    id = run.event("detached")["id"]
+    assert len(stage.alive()) == 3
+    assert " serving " in stage.attnfit("runs").stdout
+    assert "served /v1/completions" in (stage.state / "attnfit/runs" / id / "engine.log").read_text()
+    stopped = stage.attnfit("runs", "stop", id)
+    assert stopped.returncode == 0, stopped.stderr
+    assert clean(stage)
+    assert " served " in stage.attnfit("runs").stdout
+
+
+def test_a_detached_engine_outlives_attnfit_killed_by_9(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["worker", 2], ["hang"]]})
+    run = play("--detach")
+    until(lambda: len(stage.alive()) == 3)
+    until(stage.runs)
+    until(lambda: stage.runs()[0]["process"][0])
+    run.signal(signal.SIGKILL)
+    run.wait()
+    assert len(stage.alive()) == 3
+    stopped = stage.attnfit("runs", "stop", stage.runs()[0]["id"], "--grace", "5")
+    assert stopped.returncode == 0, stopped.stderr
+    assert clean(stage)
+
+
+def test_a_detached_engine_whose_keeper_is_gone_is_stopped_all_the_same(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": SERVES})
+    run = play("--detach")
+    assert run.wait() == 0
+    os.kill(stage.runs()[0]["keeper"][0], signal.SIGKILL)
+    assert len(stage.alive()) == 3
+    assert stage.attnfit("runs", "stop", stage.runs()[0]["id"], "--grace", "5").returncode == 0
+    assert clean(stage)
+
+
+def test_a_process_that_has_a_run_s_number_by_chance_is_not_touched(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["exit", 1]]})
+    run = play()
+    run.wait()
+    import json
+
+    (record,) = stage.state.rglob("record.json")
+    body = json.loads(record.read_text())
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        body |= {"keeper": [bystander.pid, 1.0], "process": [bystander.pid, 1.0], "outcome": "serving"}
+        record.write_text(json.dumps(body))
+        assert " lost " in stage.attnfit("runs").stdout
+        assert stage.attnfit("runs", "stop", body["id"]).returncode == 0
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_records_are_private(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["serve"]]})
+    assert play("--detach").wait() == 0
+    for path in (stage.state / "attnfit").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    stage.attnfit("runs", "stop", stage.runs()[0]["id"])
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_no_key_reaches_records_events_or_the_log(stage: Stage, play: Any, detach: bool) -> None:
+    key, other = "correct-horse-battery", "hf_abcdefghijklmnopqrstuv"
+    says = ["say", f"INFO 11-30 12:00:00 [utils.py:1] non-default args: {{'api_key': ['{key}'], 'x': '{other}'}}"]
+    stage.scenes({"do": [BEGIN, says, ["env", "HF_TOKEN"], ["serve_so", {"key": key}]]})
+    launch = [*stage.launch, "--api-key", key]
+    run = play(*(["--detach"] if detach else []), launch=launch, HF_TOKEN=other)
+    assert run.event("ready")["request"] == "completion", "the key was used"
+    if detach:
+        stage.attnfit("runs", "stop", stage.runs()[0]["id"])
+    else:
+        run.signal(signal.SIGTERM)
+    run.wait()
+    written = stage.everything_written() + run.out.read_text()
+    assert "$API_KEY" in written
+    assert key not in written
+    assert other not in written
+
+
+def test_a_full_disk_costs_the_record_and_nothing_else(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": SERVES})
+    (stage.state).write_text("a file where a folder should be")
+    run = play()
+    assert "not recorded" in run.event("note")["text"]
+    run.event("ready")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    until(lambda: not stage.alive())
+
+
+def test_a_dry_run_starts_and_writes_nothing(stage: Stage) -> None:
+    stage.scenes({"do": SERVES})
+    done = stage.attnfit("run", "--dry-run", "--no-check", "--", *stage.launch)
+    assert done.returncode == 0
+    assert f"would start: vllm serve {stage.model}" in done.stderr
+    assert stage.pids("starts.txt") == []
+    assert not stage.state.exists()
+
+
+def test_variables_in_front_of_the_command_reach_the_engine(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [["env", "VLLM_USE_X"], ["exit", 1]]})
+    run = play(launch=["VLLM_USE_X=a b", *stage.launch])
+    run.wait()
+    assert "VLLM_USE_X=a b" in run.err.read_text()
+
+
+def test_no_shell_reads_the_command(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [["exit", 1]]})
+    run = play(launch=[*stage.launch, "--served-model-name", "$(touch pwned); `touch pwned`"])
+    run.wait()
+    assert "$(touch pwned); `touch pwned`" in (stage.model / "starts.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "give the launch behind --"),
+        (["--", "vllm serve m"], "as words"),
+        (["--", "nosuchprogram", "serve", "m"], "no server is started"),
+        (["--", "./nothere/vllm", "serve", "m"], "no program that can be started"),
+        (["--", "ssh", "host", "vllm", "serve", "m"], "another machine"),
+        (["--timeout", "x", "--", "vllm", "serve", "m"], "SECONDS"),
+        (["--timeout", "loading wieghts=3", "--", "vllm", "serve", "m"], "did you mean 'loading weights'"),
+    ],
+)
+def test_what_cannot_be_started_is_said_in_one_sentence(stage: Stage, words: list[str], says: str) -> None:
+    done = stage.attnfit("run", "--no-check", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_start_and_kill_again_and_again_leaves_nothing(stage: Stage) -> None:
+    """Fifty of them: proofs/run.py --soak."""
+    before = descriptors_and_files()
+    for turn in range(4):
+        stage.port = free_port()
+        stage.scenes({"do": [BEGIN, ["worker", 2], ["orphan"], ["serve"]]})
+        run = stage.start("--grace", "1")
+        run.event("ready") if turn % 2 else until(lambda: len(stage.alive()) == 4)
+        run.signal((signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL)[turn])
+        run.wait()
+        assert clean(stage)
+    assert descriptors_and_files() == before
+
+
+def descriptors_and_files() -> tuple[int, list[str]]:
+    import tempfile
+
+    mine = psutil.Process()
+    return mine.num_fds(), sorted(name for name in os.listdir(tempfile.gettempdir()) if "attnfit" in name)
