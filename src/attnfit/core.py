@@ -166,6 +166,7 @@ class Step(msgspec.Struct, frozen=True):
     gives_up: str = ""
     breaks: bool = False  # past the refusal, but into too little memory
     installs: str = ""  # what pip must install first, where the command runs
+    env: dict[str, bool] = {}  # environment facts that are then so
 
 
 class Report(msgspec.Struct, kw_only=True):

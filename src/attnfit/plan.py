@@ -103,15 +103,23 @@ def _step(
     changed = request.after(move)
     fit = measure(changed, weights())
     if fit is None or fit.verdict in ("fits", "unknown"):
-        return Step(f"{move.text}{then}", words, move.gives_up, installs=move.installs)
+        return Step(f"{move.text}{then}", words, move.gives_up, installs=move.installs, env={**move.env})
     if fit.verdict == "may break":
-        return Step(f"{move.text}{then}; it may run out of memory", words, move.gives_up, installs=move.installs)
+        return Step(
+            f"{move.text}{then}; it may run out of memory",
+            words,
+            move.gives_up,
+            installs=move.installs,
+            env={**move.env},
+        )
     for more, after, both in _roomier(engine, changed, fit, weights(), render, first=move):
         doubt = "; it may run out of memory" if after.verdict == "may break" else ""
         gives_up = "; ".join(text for text in (move.gives_up, more.gives_up) if text)
-        return Step(f"{move.text}, and {more.text}{then}{doubt}", both, gives_up, installs=move.installs)
+        return Step(
+            f"{move.text}, and {more.text}{then}{doubt}", both, gives_up, installs=move.installs, env={**move.env}
+        )
     why = f"{move.text}{then}, but it runs out of memory"
-    return Step(why, words, move.gives_up, breaks=True, installs=move.installs)
+    return Step(why, words, move.gives_up, breaks=True, installs=move.installs, env={**move.env})
 
 
 def _roomier(

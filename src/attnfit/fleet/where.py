@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from attnfit.core import Gpu, Report
+from attnfit.core import Gpu
 from attnfit.engines import divisor
-from attnfit.errors import UsageError
-from attnfit.fleet.cell import ANSWERS, AS_IS, UNKNOWN, Cell, cell
+from attnfit.fleet.cell import ANSWERS, AS_IS, NO, TOO_SMALL, UNKNOWN, Cell, again, cell
 from attnfit.fleet.remembered import Remembered
 from attnfit.inputs.gpu import GpuInput
 from attnfit.subject import Subject, Where, ask
@@ -25,24 +24,59 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answer(self) -> str:
-        """The best of them."""
-        return min((each.answer for each in self.cells), key=ANSWERS.index)
+        """ "as is" before "with a change", on a number of GPUs whose memory is not too small; "too small" where none
+        is; else "no", else "unknown"."""
+        starting = [each.answer for each in self.cells if each.starts and each.memory != TOO_SMALL]
+        if starting:
+            return min(starting, key=ANSWERS.index)
+        if any(each.memory == TOO_SMALL for each in self.cells):
+            return TOO_SMALL
+        return NO if any(each.answer == NO for each in self.cells) else UNKNOWN
 
     @property
     def told(self) -> tuple[Cell, ...]:
-        """Those that have that answer."""
-        return tuple(each for each in self.cells if each.answer == self.answer)
+        """The cells that say so."""
+        if self.answer == TOO_SMALL:
+            return tuple(each for each in self.cells if each.memory == TOO_SMALL)
+        return tuple(each for each in self.cells if each.answer == self.answer and each.memory != TOO_SMALL)
 
     def fewest(self, memory: str) -> int | None:
         """The least number with which it starts, its memory being so."""
         return next((each.count for each in self.told if each.starts and each.memory == memory), None)
 
 
-def where(subject: Subject, asked: Where, gpus: Iterable[tuple[Gpu, Sequence[int]]]) -> list[Row]:
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """Every GPU asked about, and who answered."""
+
+    engine: str
+    release: str
+    exact: bool
+    model: str
+    rows: tuple[Row, ...]
+    said: tuple[str, ...] = ()
+    launched: tuple[str, ...] = ()  # the command; without one that of the largest number of GPUs
+    weights_from: str = ""  # where the weights' sizes come from; "": no memory was measured
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.exact and any(row.answer != UNKNOWN for row in self.rows) else 3
+
+
+def where(subject: Subject, asked: Where, gpus: Iterable[tuple[Gpu, Sequence[int]]]) -> Fleet:
     """A row for each GPU, in their order; beside it the numbers of them to ask about, ascending."""
-    release = Remembered(asked.release)
-    walk = _Walk(subject, asked._replace(release=release), release)
-    return [Row(gpu=gpu, cells=tuple(walk.cells(gpu, counts))) for gpu, counts in gpus]
+    walk = _Walk(subject, asked)
+    rows = tuple(Row(gpu=gpu, cells=tuple(walk.cells(gpu, counts))) for gpu, counts in gpus)
+    known = [each for row in rows for each in row.cells if each.asked and row.gpu.capability is not None]
+    return Fleet(
+        engine=subject.engine.name,
+        release=asked.release.version,
+        exact=asked.release.exact,
+        model=subject.path,
+        rows=rows,
+        said=(*asked.said, *subject.said, *asked.release.said),
+        launched=max(known, key=lambda each: each.count).asked if known else (),
+        weights_from=walk.weights_from,
+    )
 
 
 def sensible(subject: Subject, single: bool) -> tuple[int, ...]:
@@ -58,19 +92,21 @@ def sensible(subject: Subject, single: bool) -> tuple[int, ...]:
 
 
 class _Walk:
-    def __init__(self, subject: Subject, asked: Where, release: Remembered) -> None:
-        self._subject, self._asked, self._release = subject, asked, release
+    def __init__(self, subject: Subject, asked: Where) -> None:
+        self._subject, self._release = subject, Remembered(asked.release)
+        self._asked = asked._replace(release=self._release)
         self._kept: dict[Hashable, tuple[Cell, int | None]] = {}
+        self.weights_from = ""
 
-    def cells(self, gpu: Gpu, counts: Sequence[int]) -> Iterable[Cell]:
+    def cells(self, gpu: Gpu, counts: Sequence[int]) -> Iterator[Cell]:
         for count in counts:
             found, uses = self._cell(gpu, count)
             yield found
-            if found.answer == UNKNOWN and gpu.capability is None:
+            if gpu.capability is None:
                 return
             if found.answer == AS_IS and found.memory in ("fits", ""):
                 return  # more of them leave more room
-            if found.answer == AS_IS and uses is not None and self._subject.command is not None and uses <= count:
+            if found.answer == AS_IS and self._subject.command is not None and uses is not None and uses <= count:
                 return  # the command uses no more of them
 
     def _cell(self, gpu: Gpu, count: int) -> tuple[Cell, int | None]:
@@ -80,24 +116,14 @@ class _Walk:
             if key in self._kept:
                 return self._kept[key]
         self._release.measured = False
-        report = self._ask(self._subject, gpu, count)
-        fit = report.launch.fit
-        found = cell(report, lambda words: self._again(words, gpu, count)), fit.gpus if fit is not None else None
-        self._kept[whole if self._release.measured else plain] = found
-        return found
-
-    def _ask(self, subject: Subject, gpu: Gpu, count: int, *, planned: bool = True) -> Report:
         on = GpuInput(((gpu, count),))
-        return ask(subject, self._asked, on, planned=planned, considered=lambda launch: planned and launch.ok is False)
-
-    def _again(self, words: tuple[str, ...], gpu: Gpu, count: int) -> Report | None:
-        from attnfit.inputs.command import parse_command
-
-        try:
-            command = parse_command(words)
-        except UsageError:
-            return None
-        return self._ask(self._subject._replace(command=command), gpu, count, planned=False)
+        report = ask(self._subject, self._asked, on, considered=lambda launch: launch.ok is False)
+        fit = report.launch.fit
+        answer = cell(report, lambda step: again(self._subject, self._asked, on, step))
+        found = answer, fit.gpus if fit is not None else None
+        self._kept[whole if self._release.measured else plain] = found
+        self.weights_from = self.weights_from or (fit.weights_from if fit is not None else "")
+        return found
 
 
 def _named(gpu: Gpu) -> tuple[bool, bool]:

@@ -1,0 +1,92 @@
+"""Which releases of an engine serve a launch, since when and until when: `check`, asked of each."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from packaging.version import Version
+
+from attnfit.errors import AttnfitError
+from attnfit.fleet.cell import AS_IS, NO, UNKNOWN, Cell, again, cell
+from attnfit.inputs.gpu import GpuInput
+from attnfit.subject import Subject, Where, ask
+
+SIDE_BY_SIDE = 4  # releases that are asked in processes of their own start one each
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Releases that answer alike, with none between them that answers otherwise; unknown ones may lie between.
+
+    A change was looked for in the newest of them.
+    """
+
+    releases: tuple[str, ...]
+    cell: Cell  # of the newest
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine's releases, oldest first."""
+
+    engine: str
+    asked: str  # the release from which the nearest is counted
+    releases: tuple[str, ...]
+    spans: tuple[Span, ...]
+    launched: tuple[str, ...]  # the command
+
+    def nearest(self, answer: str = AS_IS) -> str | None:
+        """The release nearest to the one asked about that answers so; of two as near the newer."""
+        good = {release for span in self.spans if span.cell.answer == answer for release in span.releases}
+        older = [at for at, release in enumerate(self.releases) if Version(release) <= Version(self.asked)]
+        here = max(older, default=0)
+        near = [at for at, release in enumerate(self.releases) if release in good]
+        return self.releases[min(near, key=lambda at: (abs(at - here), -at))] if near else None
+
+
+def which(subject: Subject, asked: str, on: GpuInput, *, releases: Sequence[str] = ()) -> Answered:
+    """`releases`, oldest first; else every release of the subject's engine that can be asked."""
+    versions = tuple(releases or subject.engine.releases())
+    with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
+        cells = list(pool.map(lambda version: _plain(subject, version, on), versions))
+    groups: list[list[tuple[str, Cell]]] = []
+    open_: dict[bool, list[tuple[str, Cell]]] = {}  # the span that may go on: of known answers, and of unknown ones
+    for version, found in zip(versions, cells, strict=True):
+        unknown = found.answer == UNKNOWN
+        last = open_.get(unknown)
+        if last is not None and _alike(last[-1][1], versions) == _alike(found, versions):
+            last.append((version, found))
+        else:
+            open_[unknown] = [(version, found)]
+            groups.append(open_[unknown])
+    spans = [Span(releases=tuple(v for v, _ in group), cell=_changed(subject, *group[-1], on)) for group in groups]
+    return Answered(
+        engine=subject.engine.name, asked=asked, releases=versions, spans=tuple(spans), launched=cells[-1].asked
+    )
+
+
+def _plain(subject: Subject, version: str, on: GpuInput) -> Cell:
+    """The launch as it is, in one release."""
+    try:
+        here = Where(subject.engine.release(version))
+        report = ask(subject, here, on, planned=False, considered=lambda launch: False)
+    except AttnfitError as error:  # a book that the user wrote, say, must not cost the other releases their answers
+        return Cell(count=sum(n for _, n in on.gpus), answer=UNKNOWN, verdict="unknown", why=str(error))
+    return cell(report, lambda step: None)
+
+
+def _changed(subject: Subject, version: str, found: Cell, on: GpuInput) -> Cell:
+    """The same with the smallest change that helps, where it does not start and there is one."""
+    if found.answer != NO:
+        return found
+    here = Where(subject.engine.release(version))
+    report = ask(subject, here, on, planned=True, considered=lambda launch: launch.ok is False)
+    return cell(report, lambda step: again(subject, here, on, step))
+
+
+def _alike(found: Cell, versions: Sequence[str]) -> tuple[object, ...]:
+    """What must be equal for two releases to stand in one span; a text may name its release."""
+    names = "|".join(re.escape(version) for version in sorted(versions, key=len, reverse=True))
+    return found.answer, found.verdict, found.serves, found.memory, found.doubts, re.sub(names, "X", found.why)
