@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attnfit.explain import Answer, explain, follow, marks
-from attnfit.inputs.log import read_lines
+from attnfit.inputs.log import Count, read_lines
 from attnfit.inputs.log.source import _inflated
 
 DATA = Path(__file__).parent / "data" / "explain"
@@ -19,9 +20,11 @@ def rows(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
 
 
-def answer(log: bytes | str) -> Answer:
+def answer(log: bytes | str, command: Sequence[str] = ()) -> Answer:
     raw = log.encode() if isinstance(log, str) else log
-    return explain(follow(read_lines(_inflated(io.BufferedReader(io.BytesIO(raw))), marks())))
+    count = Count()
+    stories = follow(read_lines(_inflated(io.BufferedReader(io.BytesIO(raw))), marks(), count), count)
+    return explain(stories, command, count.cut)
 
 
 def kind(log: bytes | str) -> str | None:

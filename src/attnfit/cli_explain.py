@@ -30,19 +30,24 @@ def explain(ctx: click.Context, /, log: str, as_json: bool, quiet: bool) -> None
     """
     if as_json and quiet:
         raise UsageError("--json and --quiet each say what to print; give one of them")
+    launch: tuple[str, ...] = ctx.meta.get("launch", ())
     number = _ID.fullmatch(log)
     if number is not None and not Path(log).exists():
+        if launch:
+            raise UsageError(
+                f"a hazard is explained without a command; to foresee it: attnfit check -- {launch[0]} ..."
+            )
         _one(ctx, f"AF{number[1]}", as_json, quiet)
         return
     from attnfit.explain import explain as answer_of
     from attnfit.explain import follow, marks
-    from attnfit.inputs.log import open_log, read_lines
+    from attnfit.inputs.log import Count, open_log, read_lines
     from attnfit.report import explain as report
 
-    launch: tuple[str, ...] = ctx.meta.get("launch", ())
+    count = Count()
     with open_log(log) as file:
-        story = follow(read_lines(file, marks()))
-    answer = answer_of(story, launch)
+        stories = follow(read_lines(file, marks(), count), count)
+    answer = answer_of(stories, launch, count.cut)
     if as_json:
         text = report.render_json(answer)
     else:

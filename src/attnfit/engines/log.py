@@ -25,6 +25,7 @@ class LogWords(NamedTuple):
     prefixes: tuple[re.Pattern[str], ...]  # of its logger; groups `worker`, `level`
     starts: tuple[str, ...]  # each stands once in one start
     ready: tuple[str, ...]  # it serves
+    at_work: tuple[str, ...]  # what it prints again and again while it serves
     died: tuple[str, ...]  # it does not any more, or will not
     follows: tuple[str, ...]  # said because something else went wrong before: never a cause
     frames: tuple[str, ...]  # in the path of its source files

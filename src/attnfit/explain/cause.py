@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from attnfit.explain.cure import Way, ways
-from attnfit.explain.story import Found, Start, Story
+from attnfit.explain.cure import Way, launch_of, ways
+from attnfit.explain.story import QUIET, Found, Start, Story
 from attnfit.hazards import Record
+from attnfit.inputs.command import parse_command
 from attnfit.inputs.log import Line
 from attnfit.inputs.log.tracebacks import Raised
 
@@ -59,19 +60,33 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return EXIT.get(self.verdict, 3)
 
 
-def explain(story: Story, command: Sequence[str] | str = ()) -> Answer:
-    """command: the launch command, where the user gives it."""
+def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: str = "") -> Answer:
+    """stories: of the log's programs (`follow`). command: the launch command, where the user gives it. cut: why the
+    log could not be read to its end.
+
+    Raises UsageError for a command that starts no server.
+    """
+    given = parse_command(command) if command else None
+    story = min(stories, key=_rank)
+    notes = [cut] if cut else []
+    if story.sources > 1:
+        notes.append(
+            f"the log is of {story.sources} programs; this is about {story.source or 'the one without a name'}"
+        )
     starts = story.starts
-    facts = {"engine": story.engine, **story.facts} if story.engine else dict(story.facts)
+    at = next((i for i in range(len(starts) - 1, -1, -1) if _failed(starts[i], story)), None)
+    if at is not None and at < len(starts) - 1 and starts[-1].ready:
+        at = None
+    number = len(starts) - 1 if at is None else at
+    facts = story.facts_of(number)
+    facts = {"engine": story.engine, **facts} if story.engine else facts
     about: dict[str, Any] = {"facts": facts, "starts": len(starts), "lines": story.last}
     if not story.lines or not story.last:
-        return Answer(verdict="empty", why="the log holds nothing that can be read", **about)
+        return Answer(verdict="empty", why="the log holds nothing that can be read", notes=tuple(notes), **about)
     if other := _other_program(story):
-        why = f"this is a log of {other}, not of an engine that is known here"
-        return Answer(verdict="no log of an engine", why=why, **about)
-    at = next((i for i in range(len(starts) - 1, -1, -1) if _failed(starts[i])), None)
-    notes = list(_of_starts(story, at))
-    if at is None or (at < len(starts) - 1 and starts[-1].ready):
+        return Answer(verdict="no log of an engine", why=other, notes=tuple(notes), **about)
+    notes += _of_starts(story, at)
+    if at is None:
         return _nothing(story, notes, about)
     start = starts[at]
     about["start"] = at + 1
@@ -79,52 +94,83 @@ def explain(story: Story, command: Sequence[str] | str = ()) -> Answer:
     first = _first(start, story)
     if first is not None:
         cause = _cause(first, story.engine, start, notes)
+        launch = launch_of(story, at, facts, given, cause.record.engine)
+        notes += launch.notes
         return Answer(
             verdict="cause found",
             cause=cause,
-            ways=ways(cause.record, cause.figures, story, command),
+            ways=ways(cause.record, cause.figures, facts, launch, _said(first, facts)),
             follows=tuple(each for each in follows if each[0] != cause.number),
             others=tuple(_others(start, story.engine, cause)),
             notes=tuple(notes),
             **about,
         )
     unknown = _unknown(start)
-    if unknown is None and not story.ours:
-        return Answer(verdict="no log of an engine", why=_NOBODY_S, **about)
+    if unknown is None and not (story.ours or story.mentions):
+        return Answer(verdict="no log of an engine", why=_NOBODY_S, notes=tuple(notes), **about)
     why = "no hazard is known that prints this" if unknown else "it ended, and what ended it is not in the log"
     return Answer(verdict="cause unknown", unknown=unknown, why=why, follows=follows, notes=tuple(notes), **about)
 
 
+def _rank(story: Story) -> tuple[bool, ...]:
+    """Of several programs in one log the engine's that failed is meant, the first of them."""
+    engine = bool(story.ours or story.mentions) and not story.program
+    failed = any(_failed(start, story) for start in story.starts) and not story.starts[-1].ready
+    failed |= bool(story.starts[-1].died)
+    return not (engine and failed), not engine, not any(_failed(start, story) for start in story.starts)
+
+
 def _other_program(story: Story) -> str:
-    if story.program in ("pytest", "pip") and not any(start.begun for start in story.starts):
-        return story.program
-    if story.program and not story.ours:
-        return story.program
-    if not story.ours and story.foreign:
-        return f"a program of its own ({story.foreign[0]})"
+    """Why the log is none of an engine's; "" where it is one, or may be an excerpt of one."""
+    begun = any(start.begun for start in story.starts)
+    if story.program and (not story.ours or (story.program in ("pytest", "pip") and not begun)):
+        return f"this is a log of {story.program}, not of an engine that is known here"
+    if story.foreign and not story.ours:
+        return f"this is a log of a program of its own ({story.foreign[0]}), not of an engine that is known here"
+    ready = any(start.ready for start in story.starts)
+    if not story.ours and not story.mentions and not ready and story.lines > _EXCERPT:
+        return _NOBODY_S
     return ""
 
 
-def _failed(start: Start) -> bool:
+def _failed(start: Start, story: Story) -> bool:
     """A start that serves has failed only when it says so: requests may go wrong without it."""
-    return bool(start.died) if start.ready else bool(start.failed or start.errors or _weak(start))
+    return bool(start.died) if start.ready else bool(start.failed or start.errors or _excerpt(start, story))
 
 
-def _weak(start: Start) -> list[Found]:
-    return [] if start.begun else start.found
+def _excerpt(start: Start, story: Story) -> list[Found]:
+    """What a few lines show that hold nothing else: there a line that only warns was quoted for a reason."""
+    short = story.last <= _EXCERPT and not start.begun and not start.ready and not start.raised
+    return [each for each in start.found if each.firm or _alone(each, story)] if short else []
+
+
+def _alone(found: Found, story: Story) -> bool:
+    """Whether no other line that only informs stands beside it."""
+    return found.hits[0].signature.weak and story.quiet <= (found.line.level in QUIET)
 
 
 def _first(start: Start, story: Story) -> Found | None:
-    firm = next((found for found in start.found if found.firm), None)
+    firm = next((found for found in start.found if found.firm and not _after(found, start)), None)
     if firm is not None:
         return firm
-    excerpt = story.last <= _EXCERPT and not start.begun and not start.ready and not start.raised
-    return next((found for found in start.found if found.hits[0].signature.weak), None) if excerpt else None
+    return next((found for found in _excerpt(start, story) if found.hits[0].signature.weak), None)
+
+
+def _after(found: Found, start: Start) -> bool:
+    """Words that are said of other failures too, behind something that was raised."""
+    before = (raised for raised in start.raised if raised.number < found.line.number)
+    return found.hits[0].signature.alone and any(not _said_of(raised, start) for raised in before)
+
+
+def _said(first: Found, facts: Mapping[str, Any]) -> str:
+    """What the log says of the failure, for remedies that depend on it."""
+    above = first.raised.above if first.raised is not None else ""
+    return "\n".join((first.line.text, above, *(f"{name}={value}" for name, value in facts.items())))
 
 
 def _cause(first: Found, engine: str, start: Start, notes: list[str]) -> Cause:
     hit = first.hit(engine)
-    sure: str = hit.record.how_sure
+    sure: str = "likely" if hit.signature.likely else hit.record.how_sure
     raised = first.raised
     number = raised.number if raised is not None else first.line.number
     before = next((r for r in start.raised if r.number < number and not _said_of(r, start)), None)
@@ -186,7 +232,7 @@ def _nothing(story: Story, notes: list[str], about: dict[str, Any]) -> Answer:
     last = story.starts[-1]
     if last.ready:
         return Answer(verdict="no failure", why="the server came up and serves", notes=tuple(notes), **about)
-    if not story.ours and not last.begun:
+    if not (story.ours or story.mentions) and not last.begun:
         return Answer(verdict="no log of an engine", why=_NOBODY_S, notes=tuple(notes), **about)
     why = "no failure in this log: it ends before the server says that it is ready"
     if story.open_tracebacks:
@@ -199,8 +245,8 @@ def _of_starts(story: Story, at: int | None) -> list[str]:
     if len(starts) == 1:
         return []
     last = starts[-1]
-    failed = [start for start in starts if _failed(start)]
-    if last.ready and not _failed(last):
+    failed = [start for start in starts if _failed(start, story)]
+    if last.ready and not _failed(last, story):
         kinds = dict.fromkeys(_shown(start, story) for start in failed)
         kinds.pop("", None)
         of = f" ({', '.join(kinds)})" if kinds else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attnfit.engines.log import LogWords
 
-_FOLLOWS = (
+FOLLOWS = (
     "BrokenPipeError", "Broken pipe", "ConnectionResetError", "Connection reset by peer", "Connection closed by peer",
     "ConnectionRefusedError", "EOFError", "CancelledError", "KeyboardInterrupt", "SystemExit", "GeneratorExit",
     "ProcessGroupNCCL", "ncclRemoteError", "NCCL watchdog", "watchdog thread", "heartbeat monitor", "TCPStore",
@@ -17,35 +17,56 @@ _FOLLOWS = (
     "core dumped", "The actor died", "DistStoreError", "DistNetworkError", "ZMQError",
 )  # fmt: skip
 
-_PROGRAMS = (
-    (re.compile(r"^=+ test session starts =+$"), "pytest"),
-    (re.compile(r'^[\d.a-f:]+ - \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:[\d:]+ [+-]\d{4}\] "[A-Z]+ '), "a web server"),
-    (re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[(?:error|notice|warn)\] \d+#\d+:"), "nginx"),
-    (re.compile(r"^(?:Collecting|Requirement already satisfied:|Looking in indexes:) \S"), "pip"),
-    (re.compile(r"^\[ *\d+\.\d{6}\] "), "the kernel (dmesg)"),
-)  # fmt: skip
+_PROGRAMS = {
+    "pytest": r"=+ test session starts =+$",
+    "a web server": r'[\d.a-f:]+ - \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:[\d:]+ [+-]\d{4}\] "[A-Z]+ ',
+    "nginx": r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[(?:error|notice|warn|crit|alert)\] \d+#\d+:",
+    "pip": r"(?:Collecting|Requirement already satisfied:|Looking in indexes:) \S",
+    "the kernel (dmesg)": r"(?:\[ *\d+\.\d+\] |kernel: )",
+    "kubectl (what a cluster did)": (
+        r"LAST SEEN\s+(?:FIRST SEEN\s+)?(?:COUNT\s+)?(?:NAME|TYPE)\s|Events:(?:$|\s+<none>)"
+        r"|\s*Type\s+Reason\s+Age\s+From\s|(?:\d+[smhdy]){1,2}(?: \([^)]{1,40}\))?\s+(?:Warning|Normal)\s+[A-Z]\w+\s"
+        r"|\s*(?:Warning|Normal)\s+[A-Z]\w+\s+(?:\d+[smhdy]){1,2}[ (]|Namespace: +[\w-]+$|Service Account: "
+        r"|NAME +READY +STATUS +RESTARTS"
+    ),
+    "Ollama": r"time=\S+ level=[A-Z]+ source=\w+\.go:?\d* |\[GIN\] \d{4}/|ollama (?:serve|run)\b",
+    "llama.cpp": (
+        r"ggml_[a-z]\w*: |llama_(?:model_|new_|init_|load_|kv_|perf_|context)\w*: |llama_context: |llm_load_\w+: "
+        r"|common_init_from_params: |main: (?:build|server is listening)|srv +\w+: |build: \d+ \([0-9a-f]+\)"
+    ),
+    "ComfyUI": r"Prompt executed in \d|got prompt$|(?:\*\* )?ComfyUI |\[ComfyUI|!!! Exception during processing !!!",
+    "Stable Diffusion web UI": r"Stable diffusion model failed to load|Launching Web UI with arguments:",
+}
+_PROGRAM = re.compile("|".join(rf"(?P<p{place}>^(?:{form}))" for place, form in enumerate(_PROGRAMS.values())))
+SERVED_MARK = b" 200 OK"  # in every such line
+_SERVED = re.compile(
+    r'- "(?:POST /(?:v\d+/|generate|pooling|score|rerank|classify|embed|encode|invocations|inference)[^"]*'
+    r'|GET /health[^"]*) HTTP/[\d.]+" 200\b'
+)
 
+RESTARTED_MARK = b"Scheduled restart job"
 _RESTARTED = re.compile(r"systemd\[1\]: .*(?:Scheduled restart job|Start(?:ed|ing) )|: Scheduled restart job")
-_COMMAND = re.compile(r"(?:^|[\s\"'])(?:\$ |\+ |exec |[Cc]ommand: ?|COMMAND: ?|CMD: ?|[Rr]unning:? )")
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|^<|/lib64/python3|\.deps/")
 
 
 def follows(text: str, words: Sequence[LogWords]) -> bool:
     """Whether a line is said of something that happened before."""
-    return any(word in text for word in _FOLLOWS) or any(word in text for log in words for word in log.follows)
+    return any(word in text for word in FOLLOWS) or any(word in text for log in words for word in log.follows)
 
 
 def program(text: str) -> str:
     """Which other program writes such a line; "" where none is known by it."""
-    return next((name for form, name in _PROGRAMS if form.search(text)), "")
+    found = _PROGRAM.match(text)
+    return list(_PROGRAMS)[int((found.lastgroup or "p0")[1:])] if found is not None else ""
+
+
+def served(text: str) -> bool:
+    """Whether a server says that it answered a request, or that it is well."""
+    return " 200" in text and bool(_SERVED.search(text))
 
 
 def restarted(text: str) -> bool:
-    return bool(_RESTARTED.search(text))
-
-
-def command_like(text: str) -> bool:
-    return len(text) < 20_000 and bool(_COMMAND.search(text))
+    return ("systemd" in text or "restart" in text) and bool(_RESTARTED.search(text))
 
 
 def somebodys(file: str) -> bool:

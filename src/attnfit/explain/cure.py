@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
-from attnfit.engines.log import Edit, LogWords, log_words
+from attnfit.engines.log import Edit, log_words
 from attnfit.errors import UsageError
 from attnfit.explain.story import Story
 from attnfit.hazards import Record, Remedy
+from attnfit.hazards.words import does_nothing, suits
 from attnfit.inputs.command import Command, parse_command
 from attnfit.inputs.rewrite import rewrite
 from attnfit.inputs.secrets import hide
 
 _HOLE = re.compile(r"\{(\w+)\}")
-_START = re.compile(r"(?:\$ |\+ |exec |(?:[Rr]unning )?[Cc]ommand: ?|COMMAND: ?|CMD: ?|[Rr]unning:? )(.*)$")
-_SHELL = re.compile(r"[;&|<>`$()]")  # a line with more in it than words: the whole of it is the command
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -31,19 +30,71 @@ class Way(msgspec.Struct, frozen=True):
     from_: str = ""  # where the command is from
 
 
-def ways(record: Record, figures: Mapping[str, str], story: Story, given: Sequence[str] | str) -> tuple[Way, ...]:
-    """Every remedy that can be meant, in the record's order."""
+class Launch(NamedTuple):
+    """The command that remedies are put into."""
+
+    command: Command | None
+    source: str = ""  # where it is from
+    notes: tuple[str, ...] = ()
+
+
+def launch_of(story: Story, at: int, facts: Mapping[str, Any], given: Command | None, engine: str) -> Launch:
+    """The user's own command: given, else in the log, else put together from the arguments that the log prints.
+
+    engine: whose hazard it is. A command of another engine than the log's is not changed, and that is said.
+    """
+    engine = story.engine or engine
+    notes: tuple[str, ...] = ()
+    if given is not None:
+        if engine in ("", given.engine):
+            return Launch(given, "given")
+        notes = (
+            f"the command behind -- starts {given.engine}, the log is of {engine}: the command was not changed; "
+            "give the one that wrote this log",
+        )
+    starts = story.starts
+    before = starts[at - 1].first if at else 0
+    after = starts[at + 1].first if at + 1 < len(starts) else story.last + 1
+    for command in story.commands.of(starts[at].first, before, after):
+        if engine in ("", command.engine) and _same_model(command.model, facts.get("model")):
+            return Launch(command, "the log", notes)
+    words = next((log for log in log_words() if log.engine == story.engine), None)
+    args = facts.get("args")
+    made = words.command(args) if words is not None and isinstance(args, dict) else None
+    if not made:
+        return Launch(None, "", notes)
+    unread = facts.get("unread")
+    but = f" (but for {', '.join(unread)}, which it does not print as a value)" if unread else ""
+    try:
+        return Launch(parse_command(made), f"the arguments in the log{but}", notes)
+    except UsageError:
+        return Launch(None, "", notes)
+
+
+def _same_model(one: str | None, other: object) -> bool:
+    """Whether they may be the same: paths differ between a container and the machine around it."""
+    if one is None or not isinstance(other, str) or "$" in one:
+        return True
+    return one.rstrip("/").rpartition("/")[2] == other.rstrip("/").rpartition("/")[2]
+
+
+def ways(
+    record: Record, figures: Mapping[str, str], facts: Mapping[str, Any], launch: Launch, said: str = ""
+) -> tuple[Way, ...]:
+    """Every remedy that can be meant, in the record's order. said: what the log says of the failure (`suits`)."""
     found = []
-    command, source = _command(story, given)
+    command, engine, release = launch.command, facts.get("engine"), facts.get("release")
     for remedy in record.remedies:
-        if remedy.engine and story.engine and remedy.engine != story.engine:
+        if remedy.engine and engine and remedy.engine != engine:
             continue
-        if not _holds(remedy.release, story):
+        if not _holds(remedy.release, release) or not suits(remedy, said):
             continue
         whole = _filled(remedy, figures)
         if whole is None:
             continue
-        words = _applied(command, whole, story, record.engine or remedy.engine) if command is not None else None
+        words = _applied(command, whole, release, record.engine or remedy.engine) if command is not None else None
+        if command is not None and words is None and does_nothing(whole, ()):
+            continue  # it only takes away what this command has not
         found.append(
             Way(
                 text=whole.text,
@@ -52,15 +103,14 @@ def ways(record: Record, figures: Mapping[str, str], story: Story, given: Sequen
                 installs=whole.installs,
                 release=whole.release,
                 gives_up=whole.gives_up,
-                from_=source if words else "",
+                from_=launch.source if words else "",
             )
         )
     return tuple(found)
 
 
-def _holds(specifier: str, story: Story) -> bool:
+def _holds(specifier: str, release: object) -> bool:
     """Whether the release that the log names is one the remedy is for; one that is not known may be."""
-    release = story.facts.get("release")
     if not specifier or not isinstance(release, str):
         return True
     from packaging.specifiers import SpecifierSet
@@ -97,37 +147,11 @@ def _filled(remedy: Remedy, figures: Mapping[str, str]) -> Remedy | None:
     return None if missing else filled
 
 
-def _command(story: Story, given: Sequence[str] | str) -> tuple[Command | None, str]:
-    """The user's own command: given, else in the log, else put together from the arguments that the log prints."""
-    if given:
-        return parse_command(given), "given"
-    for text in story.commands:
-        match = _START.search(text)
-        try:
-            if match is not None:
-                plain = _SHELL.search(match[1]) is None
-                return parse_command(shlex.split(match[1]) if plain else match[1]), "the log"
-        except (UsageError, ValueError):  # ValueError: a quote that is not closed
-            continue
-    words = _words(story)
-    args = story.facts.get("args")
-    made = words.command(args) if words is not None and isinstance(args, dict) else None
-    try:
-        return (parse_command(made), "the arguments in the log") if made else (None, "")
-    except UsageError:
-        return None, ""
-
-
-def _words(story: Story) -> LogWords | None:
-    return next((log for log in log_words() if log.engine == story.engine), None)
-
-
-def _applied(command: Command, remedy: Remedy, story: Story, engine: str) -> tuple[str, ...] | None:
+def _applied(command: Command, remedy: Remedy, release: str | None, engine: str) -> tuple[str, ...] | None:
     """engine: whose flags the remedy names; "": it sets variables only."""
     if not (remedy.set or remedy.drop or remedy.variables) or engine not in ("", command.engine):
         return None
     log = next(log for log in log_words() if log.engine == command.engine)
-    release = story.facts.get("release")
     argv = log.edited(command.argv, command.form, release, Edit(remedy.set, remedy.drop))
     variables = {k: v for k, v in remedy.variables.items() if v is not None or k in command.env}
     if argv == command.argv and not variables:

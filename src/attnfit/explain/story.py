@@ -6,23 +6,25 @@ Everything kept of a log is bounded: what a start shows first is kept, and of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from attnfit.engines.log import LogWords, log_words
+from attnfit.engines.log import log_words
 from attnfit.explain import consequences
-from attnfit.hazards import Catalogue, Hit, Near, catalogue, matches
-from attnfit.hazards.match import earlier
-from attnfit.inputs.log import Line, Marks
+from attnfit.explain.commands import Commands, launch_words
+from attnfit.explain.quoted import Quoted, quotes_before
+from attnfit.explain.said import Of, said, shows
+from attnfit.hazards import Hit
+from attnfit.inputs.log import Count, Line, Marks
 from attnfit.inputs.log.tracebacks import HEADER, Raised, Read, Tracebacks
 
 MOST = 64  # of each thing that is kept of a start
 _MOST_STARTS = 256  # starts kept one by one: of a longer restart loop the last
 _MESSAGE = 12  # lines of an exception's message
-_QUIET = ("INFO", "WARNING", "DEBUG")
-_REQUEST = re.compile(r"Received request|Receive: obj=|Finish: obj=|GenerateReqInput|prompt: ['\"]")
+_GOES_ON = 4  # times that a server says it is at work, until what went wrong before is known not to have ended it
+QUIET = ("INFO", "WARNING", "DEBUG")
 _GPU = re.compile(
     r"\b(NVIDIA (?:GeForce |RTX |Tesla |Quadro |DGX )?[A-Z][\w-]*(?: (?!with|compute|and|has)[\w-]+){0,4})"
 )
@@ -54,32 +56,60 @@ class Start:
     first: int  # line
     ready: int = 0  # line in which it said that it serves; 0: it did not
     died: int = 0  # line in which it said that it does not, or will not
-    found: list[Found] = field(default_factory=list)  # since it was ready, else since it began
+    found: list[Found] = field(default_factory=list)  # since it was ready or last seen at work, else since it began
     raised: list[Raised] = field(default_factory=list)
     errors: list[Line] = field(default_factory=list)
     follows: list[Line] = field(default_factory=list)
     more: int = 0  # that were not kept
+    at_work: int = 0  # times that it said so since anything went wrong
     seen: set[str] = field(default_factory=set)
-    begun: set[str] = field(default_factory=set)
+    begun: set[tuple[str, str]] = field(default_factory=set)  # (mark of a start, worker)
+    facts: dict[str, Any] = field(default_factory=dict)
+    full: int = 0  # the line since which no more that was raised is kept; 0: there is room
 
     @property
     def failed(self) -> bool:
         return bool(self.died or any(f.firm for f in self.found) or (not self.ready and self.raised))
 
+    def keep(self, kept: list[Any], thing: Any) -> None:
+        self.at_work = 0
+        if len(kept) < MOST:
+            kept.append(thing)
+        else:
+            self.more += 1
+            if kept is self.raised and not self.full:
+                self.full = thing.number
+
+    def serves(self, line: Line) -> None:
+        """What went wrong before did not keep it from serving."""
+        self.ready, self.died, self.full = self.ready or line.number, 0, 0
+        for kept in (self.found, self.raised, self.errors, self.follows):
+            kept.clear()
+
 
 @dataclass
 class Story:
     starts: list[Start]
-    facts: dict[str, Any]
     engine: str = ""
     lines: int = 0  # that were looked at
     last: int = 0  # number of the last of them
     program: str = ""  # whose log it is, where that is another program
-    commands: list[str] = field(default_factory=list)  # lines that may be the command
-    frames: int = 0
+    commands: Commands = field(default_factory=Commands)
+    facts: dict[str, Any] = field(default_factory=dict)  # of all starts
     foreign: list[str] = field(default_factory=list)  # source files of nobody's package
     ours: int = 0  # lines that only an engine writes
+    mentions: int = 0  # lines that hold an engine's name
+    quiet: int = 0  # lines of a logger that only inform
     open_tracebacks: list[str] = field(default_factory=list)
+    source: str = ""  # pod or container, where the log mixes several
+    sources: int = 1
+
+    def facts_of(self, at: int) -> dict[str, Any]:
+        """What the log says up to the end of a start: later starts may be of something else."""
+        found = dict(self.facts)
+        for start in self.starts[: at + 1]:
+            found |= start.facts
+        return found
 
 
 @cache
@@ -88,129 +118,154 @@ def marks() -> Marks:
     words = log_words()
     opens = [word.encode() for log in words for word in log.starts]
     others = [word.encode() for log in words for word in (*log.ready, *log.died)]
-    triggers = dict.fromkeys((*GENERAL, *opens, *others))
+    others.append(consequences.RESTARTED_MARK)
+    triggers = dict.fromkeys((*GENERAL, *opens, *others, *(word.encode() for word in launch_words())))
     fewest = [word for word in triggers if not any(other in word for other in triggers if other != word)]
-    return Marks(tuple(fewest), tuple(opens), tuple(form for log in words for form in log.prefixes))
+    at_work = (*(word.encode() for log in words for word in log.at_work), consequences.SERVED_MARK)
+    turns = (*opens, *others, *at_work)
+    return Marks(tuple(fewest), tuple(opens), tuple(form for log in words for form in log.prefixes), at_work, turns)
 
 
-def follow(lines: Iterable[Line]) -> Story:
-    """Reads a log to its end."""
-    teller = _Teller()
+def follow(lines: Iterable[Line], count: Count | None = None) -> list[Story]:
+    """Reads a log to its end: a story for each pod or container that a collector mixed into it, in their order.
+
+    count: that of the reader, which passes over what would not be kept.
+    """
+    count = count or Count()
+    tellers: dict[str, _Teller] = {}
     for line in lines:
+        teller = tellers.get(line.source)
+        if teller is None:
+            if len(tellers) >= MOST:
+                continue
+            teller = tellers[line.source] = _Teller(line.source)
         teller.read(line)
-    return teller.end()
+        count.full = teller.start.full if len(tellers) == 1 else 0
+    stories = [teller.end() for teller in tellers.values()] or [Story([Start(1)])]
+    for story in stories:
+        story.sources = len(stories)
+    return stories
 
 
 class _Teller:
-    def __init__(self) -> None:
-        self.words = log_words()
-        self.known: Catalogue = catalogue()
-        self.earlier = tuple(earlier(self.known))
+    def __init__(self, source: str) -> None:
         self.tracebacks = Tracebacks()
+        self.quoted = Quoted()
         self.start = Start(1)
-        self.story = Story([self.start], {})
+        self.seen: frozenset[str] = frozenset()  # of the start, as a key
+        self.story = Story([self.start], source=source)
 
     def read(self, line: Line) -> None:
-        story, start, text = self.story, self.start, line.text
+        story = self.story
         story.lines += 1
         story.last = max(story.last, line.number)
-        for log in self.words:
-            self._of_engine(log, line)
-        start = self.start
-        if not text.strip():
-            self.tracebacks.read(line)
-            return
-        if story.program == "" and (program := consequences.program(text)):
-            story.program = program
-        if consequences.restarted(text) and (start.raised or start.found or start.died):
-            start = self._again(line)
-        for word in self.earlier:
-            if word in text:
-                start.seen.add(word)
-        self._facts(text)
+        text = line.text
+        what = None if text[:1] in (" ", "") else said(text)
+        if self.quoted.open or (what is not None and what.quotes):
+            own = self.quoted.read(line)
+            if not own:
+                return
+            if own is not text:
+                text, what = own, said(own)
         read = self.tracebacks.read(line)
-        if not read.code:
-            self._judge(line, read)
+        if read.code:
+            self._frame(read.frame)
+            return
+        if not text or text.isspace():
+            return
+        what = what or said(text)
+        story.quiet += line.level in QUIET
+        story.program = story.program or what.program
+        if what.restarted and (self.start.raised or self.start.found or self.start.died):
+            self._again(line)
+        if what.command or story.commands.open:
+            story.commands.read(line)
+        for engine in what.engines:
+            self._of_engine(engine, line, text)
+        if what.served and line.level:
+            self._at_work(line)
+        if what.earlier:
+            self.start.seen.update(what.earlier)
+            self.seen = frozenset(self.start.seen)
+        self._facts(text)
+        self._judge(line, read, text, what.follows)
 
-    def _of_engine(self, log: LogWords, line: Line) -> None:
-        story, text = self.story, line.text
-        if any(word in text for word in log.traces):
-            story.ours += 1
+    def _of_engine(self, what: Of, line: Line, own: str) -> None:
+        story, log = self.story, what.log
+        if what.traces or what.starts or what.at_work:
+            story.mentions += 1
+            story.ours += bool(line.own or what.starts or what.at_work)
             story.engine = story.engine or log.engine
-        for word in log.starts:
-            if word in text:
-                story.engine = log.engine
-                if word in self.start.begun:
-                    self._again(line)
-                self.start.begun.add(word)
-        if any(word in text for word in log.ready) and (not story.engine or story.engine == log.engine):
-            self._ready(line)
-        # A request that is logged may quote anything; what ends an engine is not said at a level that only informs.
-        if line.level not in _QUIET and not _REQUEST.search(text) and any(word in text for word in log.died):
-            self.start.died = self.start.died or line.number
-        if any(word in text for word in log.words):
-            found = dict(log.facts(text))
-            if found:
-                story.facts.update(found)
+        for word in what.starts:
+            story.engine = log.engine
+            if (word, line.worker) in self.start.begun:
+                self._again(line)
+            self.start.begun.add((word, line.worker))
+        if story.engine in ("", log.engine):
+            if what.ready:
+                if self.start.ready and self.start.died:
+                    self._again(line)  # where its first lines are not printed
+                if not self.start.ready:
+                    self.start.serves(line)
+            if what.at_work and line.level:
+                self._at_work(line)
+        # What ends an engine is not said at a level that only informs, nor within a quote.
+        if what.died >= 0 and line.level not in QUIET and not quotes_before(own, what.died):
+            self.start.died, self.start.at_work = self.start.died or line.number, 0
+        self.start.facts.update(what.facts)
+
+    def _at_work(self, line: Line) -> None:
+        start = self.start
+        start.at_work += 1
+        if start.at_work >= _GOES_ON or not (start.ready or start.died):
+            start.serves(line)
 
     def _facts(self, text: str) -> None:
         facts = self.story.facts
-        if match := _GPU.search(text):
+        if "NVIDIA" in text:
             gpus = facts.setdefault("gpu", [])
             for name in _GPU.findall(text):
                 if name not in gpus and len(gpus) < 16:
                     gpus.append(name)
-        if match := _CAPABILITY.search(text):
+        if "apability" in text and (match := _CAPABILITY.search(text)):
             facts.setdefault("capability", f"{match[1]}.{match[2]}")
-        if consequences.command_like(text) and len(self.story.commands) < MOST:
-            self.story.commands.append(text)
 
-    def _judge(self, line: Line, read: Read) -> None:
+    def _judge(self, line: Line, read: Read, own: str, follows: bool) -> None:
         start, raised = self.start, read.raised
         level = raised.level if raised is not None else read.level or line.level
-        firm = level not in _QUIET and line.level not in _QUIET
+        firm = level not in QUIET and line.level not in QUIET
         if line.level == "LOG" and raised is None and not read.above:
             firm = False  # a logger that prints no levels, informing or warning: what it raises is a traceback
-        if raised is not None:
-            self._frames(raised)
-            if firm:
-                _keep(start.raised, raised, start)
-        if consequences.follows(line.text, self.words):
-            _keep(start.follows, line, start)
-        hits = matches(line.text, self.known, Near(read.above, start.seen))
+        if raised is not None and firm:
+            start.keep(start.raised, raised)
+        if follows:
+            start.keep(start.follows, line)
+        hits = shows(own, read.above, self.seen)
         if hits:
             of = raised or _goes_on(start, line)
-            _keep(start.found, Found(tuple(hits), line, of, firm and not hits[0].signature.weak), start)
+            start.keep(start.found, Found(hits, line, of, firm and not hits[0].signature.weak))
         elif firm and (line.level in ("ERROR", "CRITICAL") or raised is not None) and HEADER not in line.text:
-            _keep(start.errors, line, start)
+            start.keep(start.errors, line)
 
-    def _frames(self, raised: Raised) -> None:
+    def _frame(self, file: str) -> None:
+        """Whose source file a traceback goes through."""
         story = self.story
-        story.frames += len(raised.frames)
-        for frame in raised.frames:
-            file = frame.partition(":")[0]
-            if any(mark in frame for log in self.words for mark in log.frames):
-                story.ours += 1
-            elif consequences.somebodys(file) and len(story.foreign) < MOST:
-                story.foreign.append(file)
+        if not file:
+            return
+        if any(mark in file for log in log_words() for mark in log.frames):
+            story.ours += 1
+        elif len(story.foreign) < MOST and consequences.somebodys(file):
+            story.foreign.append(file)
 
-    def _ready(self, line: Line) -> None:
-        """What went wrong before did not keep it from serving."""
-        start = self.start
-        if not start.ready:
-            start.ready, start.died = line.number, 0
-            for kept in (start.found, start.raised, start.errors, start.follows):
-                kept.clear()
-
-    def _again(self, line: Line) -> Start:
-        self.start = Start(line.number, seen=set())
+    def _again(self, line: Line) -> None:
+        self.start, self.seen = Start(line.number), frozenset()
         self.story.starts.append(self.start)
         if len(self.story.starts) > _MOST_STARTS:
             del self.story.starts[1]
-        return self.start
 
     def end(self) -> Story:
         self.story.open_tracebacks = list(self.tracebacks.left_open())
+        self.story.commands.end()
         return self.story
 
 
@@ -219,15 +274,3 @@ def _goes_on(start: Start, line: Line) -> Raised | None:
     last = start.raised[-1] if start.raised else None
     near = last is not None and last.worker == line.worker and line.number - last.number <= _MESSAGE
     return last if near else None
-
-
-def _keep(kept: list[Any], thing: Any, start: Start) -> None:
-    if len(kept) < MOST:
-        kept.append(thing)
-    else:
-        start.more += 1
-
-
-def said(starts: Iterable[Start]) -> Iterator[Found]:
-    for start in starts:
-        yield from start.found

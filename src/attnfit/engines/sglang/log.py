@@ -88,6 +88,7 @@ LOG = LogWords(
     ),
     starts=(_ARGS,),
     ready=("The server is fired up and ready to roll",),
+    at_work=("gen throughput (token/s):",),
     died=(
         "Scheduler hit an exception", "Received sigquit from a child process", "scheduler is dead",
         "Initialization failed. warmup error", "TokenizerManager hit an exception",

@@ -124,6 +124,7 @@ LOG = LogWords(
     ),
     starts=("non-default args:", "API server version"),
     ready=("Application startup complete", "Starting vLLM API server", "Starting vLLM server on"),
+    at_work=("Avg generation throughput:",),
     died=(
         "EngineCore failed to start", "WorkerProc failed to start", "EngineCore encountered a fatal error",
         "EngineDeadError", "Engine core initialization failed", "died unexpectedly, shutting down",

@@ -4,6 +4,6 @@
 """
 
 from attnfit.inputs.log.lines import Line, Marks, read_lines
-from attnfit.inputs.log.source import blocks, open_log
+from attnfit.inputs.log.source import Count, blocks, open_log
 
-__all__ = ["Line", "Marks", "blocks", "open_log", "read_lines"]
+__all__ = ["Count", "Line", "Marks", "blocks", "open_log", "read_lines"]

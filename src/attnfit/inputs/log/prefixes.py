@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 _MOST = 6  # prefixes in front of each other
@@ -16,48 +17,77 @@ class Plain(NamedTuple):
     text: str
     worker: str  # who wrote it, as far as the line says: "Worker_TP3", "TP3 EP0", "rank3", ""
     level: str  # DEBUG, INFO, WARNING, ERROR, CRITICAL; LOG: a logger's that prints none; "": no logger's
+    own: bool = False  # an engine's logger wrote it
+    source: str = ""  # pod or container, where a collector mixes several
 
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?"
 _LEVELS = r"(?P<level>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
+_DIGIT, _NAME = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FORMS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\[(?:pod|container)/[^\]]{1,200}\] ",  # kubectl logs --prefix
-        r"(?:> )?\[?[\w.-]{1,80}\]? +\| ",  # docker compose, also quoted
-        rf"{_ISO} \| {_LEVELS} *\| \w+ \| ",
-        rf"{_ISO} \| ",
-        rf"{_ISO} (?=\()",
+    (frozenset(begins), re.compile(pattern))
+    for begins, pattern in (
+        ("[", r"\[(?P<source>(?:pod|container)/[^\]]{1,200})\] "),  # kubectl logs --prefix
+        ("", r"(?:> )?\[?(?P<source>[\w.-]{1,80})\]? +\| "),  # docker compose, also quoted
+        (_DIGIT, rf"{_ISO} \| {_LEVELS} *\| \w+ \| "),
+        (_DIGIT, rf"{_ISO} \| "),
+        (_DIGIT, rf"{_ISO} (?=\()"),
         # syslog and journalctl: time, host, program
-        rf"(?:[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|{_ISO}) [\w.:-]{{1,255}} [\w@./-]{{1,100}}\[\d+\]: ",
-        rf"{_ISO} - [\w.]{{1,200}} - {_LEVELS} - ",
-        rf"{_ISO} (?:\[?\d+\]? )?\[?{_LEVELS}\]?:? +(?:[\w.]+:\d+ +)?(?:- )?",
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?",  # docker -t, kubectl, CRI
-        r"\((?P<worker>[\w.]+(?: [\w.]+)?) pid=\d+(?:, ip=[\w.:]+)?\)(?: |$)",  # workers by name, Ray
-        r"\[(?:rank|default)(?P<rank>\d{1,6})\]:(?: |$)",  # torchrun
-        r"(?P<short>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w/.-]+:\d+\] ?",  # glog
-        r"\[(?P<short>[IWEF])\d{3,4} \d\d:\d\d:\d\d\.\d+ [\w/.-]+:\d+\] ?",  # torch
-        rf"{_LEVELS}:(?: +|$)(?!\w+Error)",  # uvicorn, logging's plainest form
+        (
+            _DIGIT + _NAME,
+            rf"(?:[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|{_ISO}) [\w.:-]{{1,255}} [\w@./-]{{1,100}}\[\d+\]: ",
+        ),
+        (_DIGIT, rf"{_ISO} - [\w.]{{1,200}} - {_LEVELS} - "),
+        (_DIGIT, rf"{_ISO} (?:\[?\d+\]? )?\[?{_LEVELS}\]?:? +(?:[\w.]+:\d+ +)?(?:- )?"),
+        # docker -t, kubectl, CRI
+        (_DIGIT, r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?"),
+        ("(", r"\((?P<worker>[\w.]+(?: [\w.]+)?) pid=\d+(?:, ip=[\w.:]+)?\)(?: |$)"),  # workers by name, Ray
+        ("[", r"\[(?:rank|default)(?P<rank>\d{1,6})\]:(?: |$)"),  # torchrun
+        ("IWEF", r"(?P<short>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w/.-]+:\d+\] ?"),  # glog
+        ("[", r"\[(?P<short>[IWEF])\d{3,4} \d\d:\d\d:\d\d\.\d+ [\w/.-]+:\d+\] ?"),  # torch
+        ("DIWECF", rf"{_LEVELS}:(?: +|$)(?!\w+Error)"),  # uvicorn, logging's plainest form
     )
 )
+_EMPTY: frozenset[str] = frozenset()  # a form that may begin with anything
 _SHORT = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _REPEATED = re.compile(r"(?:\x1b\[\d*m)? \[repeated \d+x across cluster\].*$")  # Ray puts that behind
 
 
 def plain(text: str, own: Sequence[re.Pattern[str]] = ()) -> Plain:
     """A line without what stands in front of it. own: the forms of the engines' own loggers."""
-    worker = level = ""
+    worker = level = source = ""
+    by_engine = False
     at = 0
     for _ in range(_MOST):
-        found = next((m for form in (*own, *_FORMS) if (m := form.match(text, at)) and m.end() > at), None)
+        first = text[at : at + 1]
+        if first in ("", " ", "\t"):
+            break
+        found = next((m for form in own if (m := form.match(text, at)) and m.end() > at), None)
+        ours = found is not None
+        if found is None:
+            table = _forms(first) if " | " in text else _forms_without_bar(first)
+            found = next((m for form in table if (m := form.match(text, at)) and m.end() > at), None)
         if found is None:
             break
         groups = found.groupdict()
         name = groups.get("worker") or (groups.get("rank") and f"rank{groups['rank']}") or ""
         worker = name.strip() or worker
-        level = groups.get("level") or _SHORT.get(groups.get("short") or "", "LOG" if found.re in own else level)
+        source = groups.get("source") or source
+        level = groups.get("level") or _SHORT.get(groups.get("short") or "", "LOG" if ours else level)
+        by_engine |= ours
         at = found.end()
     text = text[at:]
     if "repeated" in text:
         text = _REPEATED.sub("", text)
-    return Plain(text, worker, {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(level, level))
+    return Plain(text, worker, {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(level, level), by_engine, source)
+
+
+@cache
+def _forms(first: str) -> tuple[re.Pattern[str], ...]:
+    """Those that a prefix may have which begins with that character, in their order."""
+    return tuple(form for begins, form in _FORMS if begins == _EMPTY or first in begins)
+
+
+@cache
+def _forms_without_bar(first: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(form for begins, form in _FORMS if first in begins)

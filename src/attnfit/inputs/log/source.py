@@ -17,7 +17,19 @@ from attnfit.errors import InputError
 
 BLOCK = 1 << 20  # bytes read at once
 LONGEST = 1 << 20  # of one line, in bytes: what is longer is cut in pieces
+_PACKED = {  # forms that are not unpacked here, by how they begin -> what unpacks them
+    b"BZh91AY": "bzcat", b"\xfd7zXZ\x00": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat", b"PK\x03\x04": "unzip -p",
+}  # fmt: skip
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+class Count:
+    """How much was read, and what those who read and who follow tell each other."""
+
+    lines = 0
+    bytes = 0
+    cut = ""  # why the end of an archive could not be read
+    full = 0  # not 0: no more of what goes wrong is kept; another number when that begins again
 
 
 @contextmanager
@@ -47,26 +59,29 @@ def open_log(name: str) -> Iterator[BinaryIO]:
 def _inflated(file: BinaryIO) -> BinaryIO:
     """What a gzip file holds; any other file as it is."""
     buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(cast(io.RawIOBase, file), 1 << 16)
-    found: Any = gzip.GzipFile(fileobj=buffered) if buffered.peek(2)[:2] == b"\x1f\x8b" else buffered
+    start = buffered.peek(7)[:7]
+    for mark, program in _PACKED.items():
+        if start.startswith(mark):
+            raise InputError(f"the log is packed; unpack it first: {program} LOG | attnfit explain -")
+    found: Any = gzip.GzipFile(fileobj=buffered) if start[:2] == b"\x1f\x8b" else buffered
     return cast(BinaryIO, found)
 
 
-def blocks(file: BinaryIO) -> Iterator[bytes]:
+def blocks(file: BinaryIO, count: Count | None = None) -> Iterator[bytes]:
     """Blocks that end at the end of a line, but for the last, and for lines longer than LONGEST."""
     rest, decoder = b"", None
     first = True
-    for piece in _pieces(file):
+    for piece in _pieces(file, count or Count()):
         if first and (name := _UTF16.get(piece[:2])):
             decoder, piece = codecs.getincrementaldecoder(name)("replace"), piece[2:]
         first = False
         if decoder is not None:
             piece = decoder.decode(piece).encode("utf-8", "replace")
         end = piece.rfind(b"\n") + 1
+        if not end and len(rest) + len(piece) > LONGEST:
+            end = piece.rfind(b"\r") + 1 or len(piece)  # between two states of a progress bar
         if not end:
             rest += piece
-            if len(rest) > LONGEST:
-                yield rest + b"\n"
-                rest = b""
             continue
         yield rest + piece[:end]
         rest = piece[end:]
@@ -74,14 +89,23 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    """What can be read; a gzip file that is cut off, or broken further on, ends there."""
+def _pieces(file: BinaryIO, count: Count) -> Iterator[bytes]:
+    """What can be read. A gzip file that is cut off, or broken further on, ends there; `count` says so.
+
+    Raises InputError for one of which nothing can be read.
+    """
     read = getattr(file, "read1", file.read)
+    some = False
     while True:
         try:
             piece = read(BLOCK)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            why = "is cut off" if isinstance(error, EOFError) else "is broken"
+            if not some:
+                raise InputError(f"the gzip file {why}, nothing of it can be unpacked; give the log again") from None
+            count.cut = f"the gzip file {why}: what comes after line {{}} was not read"
             return
         if not piece:
             return
+        some = True
         yield piece

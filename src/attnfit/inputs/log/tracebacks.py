@@ -64,6 +64,7 @@ class Read(NamedTuple):
     above: str  # the traceback above it
     raised: Raised | None = None
     level: str = ""  # of the traceback
+    frame: str = ""  # the file, where it names one
 
 
 class Tracebacks:
@@ -94,7 +95,7 @@ class Tracebacks:
             open_.keep(f"{file} {function}")
             open_.after_frame = True
             self._last = worker
-            return Read(True, "")
+            return Read(True, "", frame=file)
         if open_ is None:
             return Read(False, "", self._bare(line))
         if open_.after_frame and (not text or text.startswith("    ") or text.strip(" ^~|+-.") == ""):
