@@ -21,4 +21,14 @@ def shared_memory(found: Figures) -> Figures:
     return {"over": str(needed - limit)} if needed > limit > 0 else {}
 
 
-FUNCTIONS: Mapping[str, Callable[[Figures], Figures]] = {"divisor": divisor, "shared_memory": shared_memory}
+def workspace(found: Figures) -> Figures:
+    """`larger`: the next power of two above twice what one allocation asked for: others share the buffer."""
+    needed = int(found.get("needed", 0))
+    return {"larger": str(1 << (2 * needed - 1).bit_length())} if 0 < needed < 1 << 40 else {}
+
+
+FUNCTIONS: Mapping[str, Callable[[Figures], Figures]] = {
+    "divisor": divisor,
+    "shared_memory": shared_memory,
+    "workspace": workspace,
+}

@@ -12,13 +12,14 @@ import msgspec
 
 # What a hazard is about: the words that answers, filters and tests use.
 KINDS = (
-    "allreduce-fusion", "arch-attention", "attention-sinks", "bad-backend-name", "dcp", "deepgemm-arch",
-    "deepgemm-scale", "driver", "dtype", "fa-version", "flag-arch-mismatch", "flashinfer-jit", "fp8-triton-arch",
-    "gguf", "gpu-memory", "head-count", "head-size", "hub-access", "hybrid-gdn", "jit-arch", "kv-cache-dtype",
-    "kv-memory", "mamba-cache", "missing-package", "mixed-gpus", "mla-prefill", "model-backend-allowlist", "nccl",
-    "no-kernel-image", "nvfp4-kernel", "page-size", "ptxas", "quant-capability", "quant-shape", "removed-option",
-    "sparse-mla", "spec-decode", "tp-divisibility", "triton-shared-memory", "trtllm-gen-sm120", "unknown-architecture",
-    "vit-attention",
+    "allreduce-fusion", "arch-attention", "attention-sinks", "bad-backend-name", "build-mismatch", "checkpoint", "dcp",
+    "deepgemm-arch", "deepgemm-jit", "deepgemm-scale", "disk-space", "driver", "dtype", "fa-version",
+    "flag-arch-mismatch", "flashinfer-jit", "fp8-triton-arch", "gguf", "gpu-memory", "head-count", "head-size",
+    "host-compiler", "host-memory", "hub-access", "hybrid-gdn", "jit-arch", "kv-cache-dtype", "kv-memory",
+    "mamba-cache", "missing-package", "mixed-gpus", "mla-prefill", "model-backend-allowlist", "nccl",
+    "no-kernel-image", "nvfp4-kernel", "page-size", "port-in-use", "ptxas", "quant-capability", "quant-shape",
+    "removed-option", "sparse-mla", "spec-decode", "too-few-gpus", "tp-divisibility", "triton-shared-memory",
+    "trtllm-gen-sm120", "unknown-architecture", "vit-attention", "workspace",
 )  # fmt: skip
 
 # When it strikes, in the order of a start. "runtime": when it already serves.
@@ -37,6 +38,8 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seen: str = ""  # a literal of an earlier line of the same start
     judge: str = ""  # a named function of the engine has the last word: it returns the id of the record
     weak: bool = False  # launches that go on print it too: a cause only where the log is nothing but an excerpt
+    alone: bool = False  # said of other failures too: a cause only where nothing was raised before it
+    likely: bool = False  # these words fit other causes too
 
 
 class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +53,9 @@ class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     release: str = ""  # of the engine, as a specifier: ">=0.24"
     gives_up: str = ""
     engine: str = ""  # holds for this engine only: its flags are meant
+    near: tuple[str, ...] = ()  # of a log: literals, one of which is said of the failure (`suits`)
+    lacks: tuple[str, ...] = ()  # of a log: literals that are not said of it
+    when: tuple[str, ...] = ()  # of a launch: the predicates it is for; empty: any; "log": none
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -49,10 +49,13 @@ def recorded(version: str, case: Case, answer: Answer) -> Iterator[Hazard]:
     for record in table():
         if release in record.where and _PREDICATES[record.when](case, answer):
             plain = Hazard(record.code, record.text, f"sglang/{record.where[release]}", record.flag)
-            yield _of_catalogue(plain, record, release) if record.record else plain
+            given = {word.partition("=")[0] for word in case["argv"] if word.startswith("--")} | case[
+                "variables"
+            ].keys()
+            yield _of_catalogue(plain, record, release, given) if record.record else plain
 
 
-def _of_catalogue(hazard: Hazard, record: Record, release: str) -> Hazard:
+def _of_catalogue(hazard: Hazard, record: Record, release: str, given: set[str]) -> Hazard:
     """With the kind, the stage and the remedies of the catalogue's record."""
     from attnfit.hazards.catalogue import records_of
     from attnfit.hazards.words import meant, remedy_line
@@ -64,7 +67,7 @@ def _of_catalogue(hazard: Hazard, record: Record, release: str) -> Hazard:
         needs=record.needs,
         kind=whole.kind,
         stage=whole.stage,
-        remedies=tuple(remedy_line(remedy) for remedy in meant(whole, "sglang", release)),
+        remedies=tuple(map(remedy_line, meant(whole, "sglang", release, record.when, given))),
     )
 
 

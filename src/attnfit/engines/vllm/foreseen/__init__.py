@@ -49,17 +49,17 @@ def foresee(case: Case, walked: Walked, kv_cache_dtype: str | None) -> tuple[Haz
         env=case.env,
         driver=case.driver,
     )
-    found = [hit for predicate in WHEN.values() if (hit := predicate(seen)) is not None]
-    return (*sorted(_said(found, case.release), key=lambda hazard: not hazard.breaks), *inert(seen))
+    found = {name: hit for name, predicate in WHEN.items() if (hit := predicate(seen)) is not None}
+    return (*sorted(_said(found, seen), key=lambda hazard: not hazard.breaks), *inert(seen))
 
 
-def _said(found: list[Found], release: str) -> Iterator[Hazard]:
+def _said(found: Mapping[str, Found], seen: Seen) -> Iterator[Hazard]:
     if not found:
         return
     from attnfit.hazards.catalogue import records_of
     from attnfit.hazards.words import meant, remedy_line
 
-    for hit in found:
+    for name, hit in found.items():
         record = records_of("vllm")[hit.record]
         yield Hazard(
             code=record.id,
@@ -69,9 +69,5 @@ def _said(found: list[Found], release: str) -> Iterator[Hazard]:
             needs=hit.needs,
             kind=record.kind,
             stage=record.stage,
-            remedies=tuple(
-                remedy_line(remedy)
-                for remedy in meant(record, "vllm", release)
-                if not (hit.no_flag and (remedy.set or remedy.drop or remedy.variables))
-            ),
+            remedies=hit.ways or tuple(map(remedy_line, meant(record, "vllm", seen.release, name, seen.given))),
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from attnfit.engines.vllm.foreseen.brought import brings
-from attnfit.engines.vllm.foreseen.seen import BREAKS, MAY_BREAK, Found, Seen
+from attnfit.engines.vllm.foreseen.seen import BREAKS, MAY_BREAK, Found, Seen, accepting
 from attnfit.engines.vllm.launch.deepseek_v4 import IS_V4, V4_KERNELS
+from attnfit.engines.vllm.launch.kv_dtype import from_checkpoint
 from attnfit.gpus import ptxas as known
 
 
@@ -21,7 +22,12 @@ def ptxas(seen: Seen) -> Found | None:
     arch = "sm_{}{}a".format(*seen.capability)
     because = f"vLLM {seen.release} brings Triton {triton}, whose ptxas (CUDA {tool.cuda}) does not know {arch}"
     needs = f"whether {tool.variable} names a newer ptxas where it runs (images for this GPU set it)"
-    return Found("AF102", MAY_BREAK, because, "triton/backends/nvidia/compiler.py", needs)
+    own = "let Triton use the CUDA toolkit's ptxas, where that toolkit knows the GPU"
+    ways = (
+        f"{own} [{tool.variable}=/usr/local/cuda/bin/ptxas]",
+        "or a release whose Triton brings a newer ptxas: attnfit check asks each",
+    )
+    return Found("AF102", MAY_BREAK, because, "triton/backends/nvidia/compiler.py", needs, ways)
 
 
 # DeepGEMM on compute capability 12.x: `support_deep_gemm` lets it through from 0.24.0 on (vllm/platforms/cuda.py:663
@@ -86,7 +92,22 @@ def fp8_cache_in_triton(seen: Seen) -> Found | None:
         return None
     line = _E4M3_VIEW[max(minor for minor in _E4M3_VIEW if minor <= seen.minor)]
     because = f"TRITON_ATTN with a KV cache in {' and '.join(dtypes)} on compute capability {seen.capability}"
-    return Found("AF104", BREAKS, because, f"vllm/v1/attention/backends/triton_attn.py:{line}")
+    others = [name for name in accepting(kept) if name == "FLASHINFER"]  # the one that reads FP8 without Triton
+    ways = [f"another backend, which takes this KV cache here [--attention-backend {name}]" for name in others]
+    ways.append(_in_16_bits(seen))
+    where = f"vllm/v1/attention/backends/triton_attn.py:{line}"
+    return Found("AF104", BREAKS, because, where, ways=tuple(ways))
+
+
+def _in_16_bits(seen: Seen) -> str:
+    """The way to a KV cache that is not FP8: under "auto" the checkpoint may ask for FP8 as well."""
+    quant = seen.cfg.quant_config or {}
+    declared = bool(quant.get("kv_cache_scheme")) or from_checkpoint(seen.cfg.quant_config) != "auto"
+    plain = "bfloat16" if seen.capability >= (8, 0) else "float16" if seen.minor >= 20 else ""
+    value = plain if declared else "auto"
+    if not value:
+        return "no flag of this release keeps the KV cache in 16 bits where the checkpoint asks for FP8"
+    return f"keep the KV cache in 16 bits [--kv-cache-dtype {value}]; gives up: half of the KV cache's room"
 
 
 _ROPE_QUANT = {  # where DeepSeek-V4's kernels convert to e4m3, from which release on
@@ -104,7 +125,11 @@ def v4_in_fp8(seen: Seen) -> Found | None:
         return None
     where = _ROPE_QUANT[max((minor for minor in _ROPE_QUANT if minor <= seen.minor), default=20)]
     because = "DeepSeek-V4's own kernels convert to e4m3 on every GPU, and its KV cache is FP8 always"
-    return Found("AF104", BREAKS, because, where, no_flag=True)
+    way = (
+        "no flag helps, and no other format of the weights: a GPU of compute capability 8.9 or newer, or a build "
+        "with kernels for this one"
+    )
+    return Found("AF104", BREAKS, because, where, ways=(way,))
 
 
 def v4_without_kernels(seen: Seen) -> Found | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attnfit.engines.vllm.foreseen.seen import BREAKS, MAY_BREAK, Found, Seen
+from collections.abc import Iterator
+
+from attnfit.engines.vllm.foreseen.seen import BREAKS, MAY_BREAK, Found, Seen, accepting
 
 # Backend -> the first minor release whose implementation sets `can_return_lse_for_decode`; 99: none of 0.12 to 0.33
 # does. The base class says False (vllm/v1/attention/backend.py; abstract.py in 0.12 and 0.13).
@@ -15,6 +17,10 @@ _LSE_SINCE = {
     "FLEX_ATTENTION": 99,
     "TREE_ATTN": 99,
 }
+# Those whose implementation sets it: in every release from 0.12 to 0.33, or from the one above on (their modules in
+# v1/attention/backends).
+_RETURNS_LSE = ("FLASHINFER_MLA", "FLASHMLA", "FLASH_ATTN_MLA", "CUTLASS_MLA", "TRITON_MLA", "FLASHINFER_MLA_SPARSE",
+                "FLASHMLA_SPARSE", "FLASH_ATTN", "FLASHINFER")  # fmt: skip
 _ASSERTED = {12: "vllm/v1/worker/gpu_model_runner.py:5282", 13: "vllm/v1/worker/cp_utils.py:30",
              15: "vllm/v1/worker/cp_utils.py:31", 26: "vllm/v1/worker/cp_utils.py:46",
              30: "vllm/v1/worker/cp_utils.py:49", 31: "vllm/v1/worker/cp_utils.py:51"}  # fmt: skip
@@ -28,7 +34,17 @@ def dcp_without_lse(seen: Seen) -> Found | None:
     if not short:
         return None
     because = f"--decode-context-parallel-size {seen.cfg.dcp}, and {' and '.join(short)} returns no softmax sums"
-    return Found("AF207", BREAKS, because, _ASSERTED[max(minor for minor in _ASSERTED if minor <= seen.minor)])
+    where = _ASSERTED[max(minor for minor in _ASSERTED if minor <= seen.minor)]
+    return Found("AF207", BREAKS, because, where, ways=tuple(_with_lse(seen, short)))
+
+
+def _with_lse(seen: Seen, short: list[str]) -> Iterator[str]:
+    """Other backends that take these layers and are known to return the sums; then the launch without."""
+    layers = [layer for layer in seen.layers if layer.selection.chosen in short]
+    for name in accepting(layers):
+        if name in _RETURNS_LSE and name not in short and seen.minor >= _LSE_SINCE.get(name, 0):
+            yield f"another backend, which takes this launch and returns them [--attention-backend {name}]"
+    yield "do without it [--decode-context-parallel-size 1]; gives up: the KV cache is kept whole on every rank"
 
 
 def dcp_workspace(seen: Seen) -> Found | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from attnfit.core import Capability, LayerQuestion
+from attnfit.core import Capability, LayerQuestion, Status
 from attnfit.engines.vllm.launch.state import EngineConfig, KvLayer
 
 BREAKS, MAY_BREAK = "breaks", "may break"
@@ -30,6 +30,13 @@ class Seen(NamedTuple):
         return int(self.release.split(".")[1])
 
     @property
+    def given(self) -> set[str]:
+        """The flags and variables of the command: "--attention-backend", "VLLM_USE_DEEP_GEMM"."""
+        flags = {f"--{dest.replace('_', '-')}" for dest in self.cfg.flags.values}
+        short = {"--attention-config": "-ac", "--compilation-config": "-cc"}
+        return {*flags, *(short[flag] for flag in flags & short.keys()), *self.variables}
+
+    @property
     def chosen(self) -> list[str]:
         """The backends of all layers, each once."""
         return list(dict.fromkeys(layer.selection.chosen for layer in self.layers if layer.selection.chosen))
@@ -43,7 +50,17 @@ class Found(NamedTuple):
     because: str  # what of this launch it is, a clause
     where: str = ""  # engine source
     needs: str = ""
-    no_flag: bool = False  # of the record's remedies those that set flags or variables do not help here
+    ways: tuple[str, ...] = ()  # out of it for this launch, a line each; they stand in place of the record's
 
 
 Predicate = Callable[[Seen], Found | None]
+
+
+def accepting(layers: Sequence[LayerQuestion]) -> list[str]:
+    """The backends of the release that take every one of these layers, in the engine's order."""
+    first, *rest = layers
+    names = [verdict.backend for verdict in first.selection.verdicts if verdict.status == Status.ACCEPTS]
+    for layer in rest:
+        taken = {verdict.backend for verdict in layer.selection.verdicts if verdict.status == Status.ACCEPTS}
+        names = [name for name in names if name in taken]
+    return names
