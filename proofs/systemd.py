@@ -42,6 +42,8 @@ INSIDE = """
 mount -t tmpfs tmpfs /run
 mkdir -p /run/systemd/system /run/user/0
 exec 9>&1 >"$LAB/manager.log" 2>&1
+/lib/systemd/systemd-journald &
+for i in $(seq 50); do [ -S /run/systemd/journal/stdout ] && break; sleep 0.1; done
 /lib/systemd/systemd --user --unit=basic.target &
 for i in $(seq 100); do systemctl --user show -p Version >/dev/null 2>&1 && break; sleep 0.1; done
 "$@" >&9

@@ -1,0 +1,171 @@
+"""What the commands on units say and ask on the way: the plan, the diff, the question, and how it went."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from attnfit.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnfit.core import Report
+    from attnfit.deploy.systemctl import Systemd
+    from attnfit.deploy.unitplan import Asked, Planned
+    from attnfit.inputs.units.unit import Unit
+
+
+def plan(ctx: click.Context, unit: Unit, asked: Asked) -> tuple[Report, Planned | None]:
+    """What `check` says, and the drop-in; None where none is needed or none is known: that was said then."""
+    from attnfit.deploy import unitplan
+    from attnfit.inputs.units.launch import server_of
+
+    launch = server_of(unit)
+    report = unitplan.judge(unit, asked, launch)
+    given: tuple[str, ...] = ctx.meta.get("launch", ())
+    if given:
+        return report, unitplan.from_words(unit, given, asked)
+    step = unitplan.step_of(report)
+    if report.verdict == "passes" or step is None:
+        answer(ctx, unit, report, launch.notes)
+        passes = report.verdict == "passes"
+        why = "it passes; nothing is to be changed" if passes else "no command is known that would pass"
+        click.echo(f"{unit.name}: {why}", err=True)
+        return report, None
+    planned = unitplan.from_step(unit, report, step, asked)
+    from attnfit.report.text import verdict_line
+
+    hint(verdict_line(report), unit)
+    if planned.after.verdict != "passes":
+        hint("with the change: " + verdict_line(planned.after), unit)
+        raise UsageError("the change does not make it pass after all; nothing is written; this is a fault of attnfit")
+    return report, planned
+
+
+def agreed(
+    ctx: click.Context,
+    unit: Unit,
+    planned: Planned,
+    *,
+    yes: bool,
+    dry_run: bool,
+    systemd: Systemd | None = None,
+) -> bool:
+    """Shows the change; whether it is to be made. systemd: it would be restarted, too."""
+    from attnfit.deploy.systemctl import Systemd
+    from attnfit.deploy.unitplan import diff
+    from attnfit.report.text import verdict_line
+
+    text = diff(planned)
+    if text:
+        say(ctx, text, unit)
+    else:
+        click.echo(f"{planned.place.shown} has it already", err=True)
+    hint(f"change: {planned.why}" + (f"; gives up: {planned.gives_up}" if planned.gives_up else ""), unit)
+    hint("then: " + verdict_line(planned.after), unit)
+    complaints = (systemd or Systemd(user=unit.user)).complaints(unit, {planned.place.shown: planned.text})
+    if complaints is None:
+        click.echo("not looked over by systemd-analyze verify, which is not installed here", err=True)
+    elif complaints:
+        raise UsageError("systemd-analyze verify says of it: " + "; ".join(complaints) + "; nothing is written")
+    else:
+        click.echo("systemd-analyze verify: nothing to say of it", err=True)
+    more = f", restart {unit.name} and watch it" if systemd is not None else ""
+    return not dry_run and confirmed(f"write {planned.place.path}{more}", yes)
+
+
+def confirmed(what: str, yes: bool) -> bool:
+    """Asks; with --yes it need not. Raises UsageError where nobody can be asked."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"to {what} give --yes; nothing was done")
+    return click.confirm(f"{what[0].upper()}{what[1:]}?", err=True)
+
+
+def carry_out(unit: Unit, systemd: Systemd, planned: Planned, wait: float) -> int:
+    from attnfit.deploy import service
+    from attnfit.engines.serving import serving_of
+
+    command = planned.launch.command
+    serving = serving_of(command.engine)
+    address = serving.address(command.argv, command.form, {**unit.variables.values, **command.env})
+    done = service.change(
+        systemd, unit.name, planned.place, planned.text, serving, address, wait=wait, say=lambda text: hint(text, unit)
+    )
+    if done.healthy and done.watched is not None:
+        click.echo(f"{unit.name} serves, after {done.watched.seconds:.0f} s")
+        return 0
+    why = done.trouble or (done.watched.why if done.watched is not None else "")
+    click.echo(f"{unit.name} does not serve: {why}")
+    if done.watched is not None and (cause := service.cause_of(done.watched, planned.launch.command.original)):
+        hint(cause, unit)
+    for line in done.back:
+        click.echo(line)
+    return 1
+
+
+def state(unit: Unit) -> dict[str, str]:
+    """What systemd says of it, in words; nothing where it cannot be asked, which is said."""
+    if unit.root is not None:
+        return {}
+    from attnfit.deploy.systemctl import Refused, Systemd
+
+    systemd = Systemd(user=unit.user)
+    if why := systemd.why_not():
+        click.echo(f"{why}; the unit is read from its files", err=True)
+        return {}
+    try:
+        state = systemd.state(unit.name)
+    except Refused as error:
+        click.echo(f"{error}", err=True)
+        return {}
+    return {
+        "active": f"{state.active} ({state.sub})",
+        "result": "" if state.result in ("success", "") else f"result {state.result}",
+        "restarts": f"{state.restarts} restarts" if state.restarts else "",
+        "files": "its files changed since systemd read them: systemctl daemon-reload" if state.stale else "",
+    }
+
+
+def answer(
+    ctx: click.Context,
+    unit: Unit,
+    report: Report,
+    notes: tuple[str, ...],
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> None:
+    from attnfit.report import json as json_report
+    from attnfit.report import unit as unit_report
+    from attnfit.report.text import render, verdict_line
+
+    if as_json:
+        say(ctx, unit_report.dump({**json_report.as_dict(report), "unit": unit_report.as_dict(unit, {})}), unit)
+        return
+    if quiet:
+        say(ctx, verdict_line(report) + "\n", unit)
+        return
+    said = "".join(f"note: {note}\n" for note in notes)
+    say(ctx, "\n".join(unit_report.head(unit)) + "\n\n" + render(report) + said, unit)
+
+
+def hidden(text: str, unit: Unit) -> str:
+    from attnfit.inputs.secrets import clean
+
+    values = [f"{name}={value}" for name, value in unit.variables.values.items()]
+    return clean(text, [*sys.argv[1:], *values, *(word for each in unit.execs for word in each.argv)])
+
+
+def say(ctx: click.Context, text: str, unit: Unit) -> None:
+    from attnfit.report.plain import styled
+
+    click.echo(styled(hidden(text, unit)), nl=False, color=ctx.find_root().color)
+
+
+def hint(text: str, unit: Unit) -> None:
+    from attnfit.report.plain import styled
+
+    click.echo(styled(hidden(text, unit)), err=True)

@@ -1,0 +1,133 @@
+"""A drop-in that makes a unit start another command. Pure: a unit and words in, a text out.
+
+Words that stay are written as the user wrote them, with their specifiers and variables; only what is new is spelled
+out. So a key in `${API_KEY}` stays in its file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from textwrap import wrap
+
+from attnfit.deploy.command import restored
+from attnfit.errors import UsageError
+from attnfit.inputs import secrets
+from attnfit.inputs.units.commands import Arg, Exec
+from attnfit.inputs.units.launch import UnitLaunch
+from attnfit.inputs.units.unit import Unit
+from attnfit.inputs.units.words import spell
+
+FILE = "zz-attnfit.conf"  # behind those of others: drop-ins count in the order of their names
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=")
+
+
+def wanted(launch: UnitLaunch, step: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+    """(the arguments to start, variables to set or, where None, to take away) of a step that `check` offers.
+
+    Keys, shown there as $NAME, get their values back. Raises UsageError where it cannot be told which.
+    """
+    real = list(restored(step, launch.words) or ())
+    if not real:
+        raise UsageError(
+            "keys of the same name stand in the command, and it cannot be told which is which; put them into an "
+            "EnvironmentFile= first"
+        )
+    argv, after = split(real)
+    before = dict(_pair(word) for word in launch.words[: launch.assigned])
+    changed: dict[str, str | None] = {name: value for name, value in after.items() if before.get(name) != value}
+    return argv, changed | dict.fromkeys(before.keys() - after.keys())
+
+
+def split(words: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+    """(the arguments, the variables in front of them)."""
+    count = 0
+    while count < len(words) and _ASSIGNED.match(words[count]):
+        count += 1
+    return list(words[count:]), dict(_pair(word) for word in words[:count])
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
+
+
+def dropin(unit: Unit, index: int, argv: Sequence[str], variables: Mapping[str, str | None], why: str) -> str:
+    """The drop-in's text. Raises UsageError where a drop-in cannot bring that about."""
+    lines = [*wrap(f"Written by attnfit: {_comment(why)}", 100, initial_indent="# ", subsequent_indent="#   ",
+                  break_on_hyphens=False),
+             f"# To take it away: attnfit unit undo {unit.name}", "[Service]"]  # fmt: skip
+    for name, value in sorted(variables.items()):
+        origin = unit.variables.origin.get(name, "")
+        if value is None:
+            lines.append(f"UnsetEnvironment={name}")
+        elif origin.startswith("/") and not re.search(r":\d+$", origin):
+            raise UsageError(
+                f"{name} is set in {origin}, which counts more than any drop-in; set it to {value!r} there"
+            )
+        else:
+            lines.append("Environment=" + spell(f"{name}={value}", variables=False))
+    if list(argv) != _seen(unit.execs[index], argv):
+        lines.append("ExecStart=")
+        for number, each in enumerate(unit.execs):
+            words = list(_words(each, argv)) if number == index else [each.raw]
+            lines.append("ExecStart=" + _broken(words))
+    return "\n".join(lines) + "\n"
+
+
+def _seen(old: Exec, argv: Sequence[str]) -> list[str]:
+    """The old arguments, the program as `argv` names it where that is only the place it was found at."""
+    found = old.argv
+    if argv and "/" not in found[0] and argv[0].rpartition("/")[2] == found[0]:
+        found[0] = argv[0]
+    return found
+
+
+def _comment(text: str) -> str:
+    return " ".join(text.split()).rstrip("\\")
+
+
+def _words(old: Exec, argv: Sequence[str]) -> Iterator[str]:
+    """`argv` as words of the setting."""
+    dollar = old.expands
+    program, *rest = argv
+    same = program == _seen(old, argv)[0]
+    if not same and old.zeroth is not None:
+        raise UsageError("the program behind @ changes; change the unit by hand")
+    yield old.flags + (old.program.raw if same else spell(program, variables=False))
+    if old.zeroth is not None:
+        yield old.zeroth.raw
+    values = [value for arg in old.args for value in arg.values]
+    matcher = SequenceMatcher(None, values, rest, autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            yield from _kept(old.args, i1, i2, len(values), dollar)
+        else:
+            yield from (spell(word, variables=dollar) for word in rest[j1:j2])
+
+
+def _kept(args: Sequence[Arg], start: int, end: int, total: int, dollar: bool) -> Iterator[str]:
+    """The words that became the arguments `start` to `end`; one that became more than these is written out."""
+    at = 0
+    for arg in args:
+        first, at = at, at + len(arg.values)
+        if first >= start and at <= end and (arg.values or start <= first < end or first == end == total):
+            yield arg.raw
+        elif arg.values:
+            inside = arg.values[max(start - first, 0) : max(end - first, 0)]
+            yield from (spell(value, variables=dollar) for value in inside)
+
+
+def _broken(words: Sequence[str]) -> str:
+    """Long options on lines of their own. No other word begins one: `#` would make it a comment."""
+    text = words[0]
+    for word in words[1:]:
+        text += f" \\\n    {word}" if word.startswith("--") and len(word) > 2 else f" {word}"
+    return text
+
+
+def holds_key(text: str) -> bool:
+    """Whether the text has a key, token or password in it, which not everybody may read."""
+    words = text.replace("\\\n", " ").split()
+    return secrets.hide(words) != words or bool(secrets.values(words))
