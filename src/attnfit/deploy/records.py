@@ -22,6 +22,7 @@ from attnfit.errors import UsageError, did_you_mean
 
 SCHEMA = 1
 MOST = 200  # runs that are kept
+MARK = "ATTNFIT_RUN"  # the engine's environment has the run's id under this name: by it `free` knows what is left
 
 
 class Attempt(msgspec.Struct, kw_only=True):
