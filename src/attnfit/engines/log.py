@@ -40,6 +40,46 @@ def log_words() -> Sequence[LogWords]:
     return [import_module(f"attnfit.engines.{name}.log").LOG for name in ENGINES]
 
 
+_KEY = re.compile(r"\s*(?:'(\w+)'|\"(\w+)\"|(\w+))\s*[:=]\s*")
+_PART = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\[({<]|[\])}>]|,|[^'\"\[({<\])}>,]+|.", re.DOTALL)
+_ENUM = re.compile(r"<[\w.]+: ([^<>]*)>$")
+
+
+def fields(text: str) -> tuple[dict[str, Any], list[str]]:
+    """`{'a': 1, ...}` or `Name(a=1, ...)` as it is printed: the values, and the names of those that are none.
+
+    What is cut off at the end is left out.
+    """
+    found: dict[str, Any] = {}
+    unread: list[str] = []
+    at = re.match(r"[^({\[]*[({]", text)
+    place = at.end() if at is not None else len(text)
+    while (key := _KEY.match(text, place)) is not None:
+        start = place = key.end()
+        depth = 0
+        while (part := _PART.match(text, place)) is not None:
+            token = part[0]
+            if depth == 0 and token in (",", ")", "}"):
+                break
+            depth += (token in "[({<") - (token in "])}>")
+            place = part.end()
+        else:
+            break  # cut off
+        name, value = key[1] or key[2] or key[3], text[start:place].strip()
+        enum = _ENUM.match(value)
+        plain = literal(enum[1] if enum is not None else value)
+        if plain is not None or value == "None":
+            found[name] = plain
+        elif re.fullmatch(r"[\w./-]+", value):
+            found[name] = value.removeprefix("torch.")  # a name that is printed without quotes
+        else:
+            unread.append(name)
+        if part[0] != ",":
+            break
+        place += 1
+    return found, unread
+
+
 def literal(text: str) -> Any:
     """A Python value as an engine prints it; None for one that is cut off or no plain value."""
     import ast

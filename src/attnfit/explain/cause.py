@@ -78,8 +78,8 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
     if at is not None and at < len(starts) - 1 and starts[-1].ready:
         at = None
     number = len(starts) - 1 if at is None else at
-    facts = story.facts_of(number)
-    facts = {"engine": story.engine, **facts} if story.engine else facts
+    facts, engine = story.facts_of(number), story.engine_of(number)
+    facts = {"engine": engine, **facts} if engine else facts
     about: dict[str, Any] = {"facts": facts, "starts": len(starts), "lines": story.last}
     if not story.lines or not story.last:
         return Answer(verdict="empty", why="the log holds nothing that can be read", notes=tuple(notes), **about)
@@ -93,7 +93,7 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
     follows = tuple(_consequences(start))
     first = _first(start, story)
     if first is not None:
-        cause = _cause(first, story.engine, start, notes)
+        cause = _cause(first, engine, start, notes)
         launch = launch_of(story, at, facts, given, cause.record.engine)
         notes += launch.notes
         return Answer(
@@ -101,7 +101,7 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
             cause=cause,
             ways=ways(cause.record, cause.figures, facts, launch, _said(first, facts)),
             follows=tuple(each for each in follows if each[0] != cause.number),
-            others=tuple(_others(start, story.engine, cause)),
+            others=tuple(_others(start, engine, cause)),
             notes=tuple(notes),
             **about,
         )
@@ -260,4 +260,5 @@ def _of_starts(story: Story, at: int | None) -> list[str]:
 
 def _shown(start: Start, story: Story) -> str:
     """The record that a start shows first; "" where it shows none."""
-    return next((found.hit(story.engine).record.id for found in start.found if found.firm), "")
+    engine = start.engine or story.engine
+    return next((found.hit(engine).record.id for found in start.found if found.firm), "")

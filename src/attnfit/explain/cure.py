@@ -43,7 +43,7 @@ def launch_of(story: Story, at: int, facts: Mapping[str, Any], given: Command | 
 
     engine: whose hazard it is. A command of another engine than the log's is not changed, and that is said.
     """
-    engine = story.engine or engine
+    engine = story.engine_of(at) or engine
     notes: tuple[str, ...] = ()
     if given is not None:
         if engine in ("", given.engine):
@@ -58,7 +58,7 @@ def launch_of(story: Story, at: int, facts: Mapping[str, Any], given: Command | 
     for command in story.commands.of(starts[at].first, before, after):
         if engine in ("", command.engine) and _same_model(command.model, facts.get("model")):
             return Launch(command, "the log", notes)
-    words = next((log for log in log_words() if log.engine == story.engine), None)
+    words = next((log for log in log_words() if log.engine == engine), None)
     args = facts.get("args")
     made = words.command(args) if words is not None and isinstance(args, dict) else None
     if not made:

@@ -23,6 +23,7 @@ from attnfit.inputs.log.tracebacks import HEADER, Raised, Read, Tracebacks
 MOST = 64  # of each thing that is kept of a start
 _MOST_STARTS = 256  # starts kept one by one: of a longer restart loop the last
 _MESSAGE = 12  # lines of an exception's message
+_AT_ONCE = 8  # lines between those that the ranks of one start print
 _GOES_ON = 4  # times that a server says it is at work, until what went wrong before is known not to have ended it
 QUIET = ("INFO", "WARNING", "DEBUG")
 _GPU = re.compile(
@@ -63,7 +64,8 @@ class Start:
     more: int = 0  # that were not kept
     at_work: int = 0  # times that it said so since anything went wrong
     seen: set[str] = field(default_factory=set)
-    begun: set[tuple[str, str]] = field(default_factory=set)  # (mark of a start, worker)
+    begun: dict[tuple[str, str], int] = field(default_factory=dict)  # (mark of a start, worker) -> line
+    engine: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     full: int = 0  # the line since which no more that was raised is kept; 0: there is room
 
@@ -108,8 +110,12 @@ class Story:
         """What the log says up to the end of a start: later starts may be of something else."""
         found = dict(self.facts)
         for start in self.starts[: at + 1]:
-            found |= start.facts
+            if start.engine in ("", self.engine_of(at)):
+                found |= start.facts
         return found
+
+    def engine_of(self, at: int) -> str:
+        return self.starts[at].engine or self.engine
 
 
 @cache
@@ -198,9 +204,10 @@ class _Teller:
             story.engine = story.engine or log.engine
         for word in what.starts:
             story.engine = log.engine
-            if (word, line.worker) in self.start.begun:
+            if self._begins_again(word, line, log.engine):
                 self._again(line)
-            self.start.begun.add((word, line.worker))
+            self.start.begun.setdefault((word, line.worker), line.number)
+            self.start.engine = log.engine
         if story.engine in ("", log.engine):
             if what.ready:
                 if self.start.ready and self.start.died:
@@ -213,6 +220,15 @@ class _Teller:
         if what.died >= 0 and line.level not in QUIET and not quotes_before(own, what.died):
             self.start.died, self.start.at_work = self.start.died or line.number, 0
         self.start.facts.update(what.facts)
+
+    def _begins_again(self, word: str, line: Line, engine: str) -> bool:
+        """Whether that is another start: not what the ranks of one each print, one behind the other."""
+        start = self.start
+        if start.engine not in ("", engine):
+            return True
+        before = start.begun.get((word, line.worker))
+        at_once = before is not None and line.number - before <= _AT_ONCE and not (start.ready or start.died)
+        return before is not None and not at_once
 
     def _at_work(self, line: Line) -> None:
         start = self.start
@@ -266,6 +282,9 @@ class _Teller:
     def end(self) -> Story:
         self.story.open_tracebacks = list(self.tracebacks.left_open())
         self.story.commands.end()
+        last = self.start
+        if len(self.story.starts) > 1 and not (last.begun or last.ready or last.died or last.raised or last.errors):
+            self.story.starts.pop()  # it was announced, and nothing came of it any more
         return self.story
 
 

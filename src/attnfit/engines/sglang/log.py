@@ -10,11 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnfit.engines.log import Edit, LogWords, literal
+from attnfit.engines.log import Edit, LogWords, fields
 from attnfit.engines.sglang import words
 
 _ARGS = "server_args=ServerArgs("
-_ARG = re.compile(r"\b([a-z]\w*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\[[^\]]*\]|\{[^}]*\}|[^,\s()]+)")
 _ARCHITECTURE = re.compile(r"Load weight end\..*?\btype=(\w+)")
 _DTYPE = re.compile(r"Load weight end\..*?\bdtype=torch\.(\w+)")
 _BACKEND = re.compile(r"Use (\w+) as (?:the )?(?:default )?attention backend|Attention backend not \w+\. Use (\w+)")
@@ -34,8 +33,8 @@ def facts(text: str) -> Mapping[str, Any]:
     """What one line tells."""
     found: dict[str, Any] = {}
     if _ARGS in text:
-        args = {name: _value(value) for name, value in _ARG.findall(text.partition(_ARGS)[2])}
-        found["args"] = args
+        args, unread = fields("(" + text.partition(_ARGS)[2])
+        found["args"], found["unread"] = args, [name for name in unread if name in _GIVEN]
         found |= {name: args.get(name) for name in ("kv_cache_dtype", "quantization")}
         found["model"], found["tensor_parallel_size"] = args.get("model_path"), args.get("tp_size")
         found["backend"] = args.get("attention_backend")
@@ -45,12 +44,7 @@ def facts(text: str) -> Mapping[str, Any]:
         found["dtype"] = match[1]
     if match := _BACKEND.search(text):
         found["backend"] = match[1] or match[2]
-    return {name: value for name, value in found.items() if value not in (None, "None", {})}
-
-
-def _value(text: str) -> object:
-    found = literal(text)
-    return text if found is None and text != "None" else found
+    return {name: value for name, value in found.items() if value not in (None, "None", {}, [])}
 
 
 def command(args: Mapping[str, Any]) -> list[str] | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnfit.engines import Given
-from attnfit.engines.log import Edit, LogWords, literal
+from attnfit.engines.log import Edit, LogWords, fields
 from attnfit.engines.vllm.log_selector import judge, selector
 
 _RELEASE = (
@@ -26,6 +26,20 @@ _CONFIG = re.compile(
 _ARCHITECTURE = re.compile(r"Resolved architectures?: (\w+)")
 _BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{3,}) (?:attention )?backend")
 _ARGS = "non-default args: "
+_ALL_ARGS = "args: Namespace("  # up to 0.8, with every default
+# what of them decides, or a client needs: flags that these releases have, and their defaults
+_DECIDING = (
+    "model_tag", "model", "tokenizer", "revision", "dtype", "quantization", "load_format", "kv_cache_dtype",
+    "max_model_len", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel",
+    "gpu_memory_utilization", "cpu_offload_gb", "block_size", "max_num_seqs", "max_num_batched_tokens", "enforce_eager",
+    "trust_remote_code", "enable_prefix_caching", "enable_chunked_prefill", "speculative_model",
+    "num_speculative_tokens", "speculative_config", "served_model_name", "host", "port",
+)  # fmt: skip
+_OLD: Mapping[str, Sequence[Any]] = {
+    "dtype": ("auto",), "load_format": ("auto",), "kv_cache_dtype": ("auto",), "tensor_parallel_size": (1,),
+    "pipeline_parallel_size": (1,), "data_parallel_size": (1,), "gpu_memory_utilization": (0.9,), "block_size": (16,),
+    "max_num_seqs": (256,), "cpu_offload_gb": (0,), "port": (8000,),
+}  # fmt: skip
 
 
 def facts(text: str) -> Mapping[str, Any]:
@@ -38,11 +52,13 @@ def facts(text: str) -> Mapping[str, Any]:
         for name, quoted, bare in _CONFIG.findall(text):
             found.setdefault(name, quoted or bare.removeprefix("torch."))
         found.pop("max_seq_len", None)
-    if _ARGS in text:
-        args = literal(text.partition(_ARGS)[2].strip())
-        if isinstance(args, dict):
-            found["args"] = args
-            found["model"] = args.get("model_tag") or args.get("model")
+    if (mark := next((mark for mark in (_ARGS, _ALL_ARGS) if mark in text), None)) is not None:
+        args, unread = fields("(" * (mark == _ALL_ARGS) + text.partition(mark)[2].strip())
+        if mark == _ALL_ARGS:
+            args = {name: args[name] for name in _DECIDING if args.get(name) not in (None, False, *_OLD.get(name, ()))}
+            unread = [name for name in unread if name in _DECIDING]
+        found["args"], found["unread"] = args, unread
+        found["model"] = args.get("model_tag") or args.get("model")
     if match := _ARCHITECTURE.search(text):
         found["architecture"] = match[1]
     if match := _BACKEND.search(text):
@@ -50,7 +66,7 @@ def facts(text: str) -> Mapping[str, Any]:
     asked = selector(text)
     if asked is not None:
         found |= {"selector": asked.config, "reasons": asked.reasons}
-    return {name: value for name, value in found.items() if value not in (None, "None", {})}
+    return {name: value for name, value in found.items() if value not in (None, "None", {}, [])}
 
 
 def command(args: Mapping[str, Any]) -> list[str] | None:
@@ -140,7 +156,7 @@ LOG = LogWords(
     frames=("/vllm/", "vllm_flash_attn"),
     traces=("vllm", "VLLM_", "vLLM", "EngineCore", "AttentionSelectorConfig", "non-default args:"),
     facts=facts,
-    words=("ersion ", "LLM engine (v", _ARGS, "Resolved architecture", "backend", "AttentionSelectorConfig"),
+    words=("ersion ", "LLM engine (v", _ARGS, _ALL_ARGS, "Resolved architecture", "backend", "AttentionSelectorConfig"),
     command=command,
     edited=edited,
 )  # fmt: skip

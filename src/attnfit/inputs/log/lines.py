@@ -63,6 +63,7 @@ class _Reader:
         self.marks, self.form = marks, form
         self.left = _HEAD  # lines still to be read whatever they hold
         self.passed = b""  # the end of what was passed over before this block
+        self.learnt: dict[str, str] = {}  # prefixes of this log
         self.full, self.shapes = 0, set[bytes]()
         self.goes_on = False  # the block before ended within a line
         extra = (b'"MESSAGE":[', b'"MESSAGE" : [') if form else ()  # journald, where a line holds colours
@@ -155,7 +156,7 @@ class _Reader:
                 part = _decoded(piece)
                 part = _ANSI.sub("", part) if "\x1b" in part else _PASTED.sub("", part) if "m" in part else part
                 clean = (part if part.isprintable() else _CONTROL.sub("", part))[:_LONGEST]
-                found = plain(clean, self.marks.own)
+                found = plain(clean, self.marks.own, self.learnt)
                 if clean or not part:
                     yield Line(number, found.text.rstrip(), found.worker, found.level, found.own, found.source)
 

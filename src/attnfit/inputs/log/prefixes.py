@@ -24,6 +24,10 @@ class Plain(NamedTuple):
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?"
 _LEVELS = r"(?P<level>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _DIGIT, _NAME = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# How a server's own line goes on behind a prefix that is no more than words.
+_ENGINE = (
+    r"(?=\([\w.:-]+ pid=\d+|\[\d{4}-\d\d-\d\d |\[rank\d|(?:INFO|ERROR|WARNING|DEBUG)(?::| \d\d-\d\d)|Traceback \(|  )"
+)
 _FORMS = tuple(
     (frozenset(begins), re.compile(pattern))
     for begins, pattern in (
@@ -38,26 +42,38 @@ _FORMS = tuple(
             rf"(?:[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|{_ISO}) [\w.:-]{{1,255}} [\w@./-]{{1,100}}\[\d+\]: ",
         ),
         (_DIGIT, rf"{_ISO} - [\w.]{{1,200}} - {_LEVELS} - "),
-        (_DIGIT, rf"{_ISO} (?:\[?\d+\]? )?\[?{_LEVELS}\]?:? +(?:[\w.]+:\d+ +)?(?:- )?"),
+        (_DIGIT, rf"{_ISO}[ \t](?:\[?\d+\]? )?\[?{_LEVELS}\]?:?[ \t]+(?:[\w.]+:\d+ +)?(?:-{{1,2}} )?"),
         # docker -t, kubectl, CRI
         (_DIGIT, r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?"),
-        ("(", r"\((?P<worker>[\w.]+(?: [\w.]+)?) pid=\d+(?:, ip=[\w.:]+)?\)(?: |$)"),  # workers by name, Ray
-        ("[", r"\[(?:rank|default)(?P<rank>\d{1,6})\]:(?: |$)"),  # torchrun
+        ("(", r"\((?P<worker>[\w.:-]+(?: [\w.]+)?) pid=\d+(?:, ip=[\w.:]+)?\)(?: |$)"),  # workers by name, Ray
+        ("[", r"\[rank(?P<rank>\d{1,6})\]:(?: |$|(?=\[))"),  # torch
+        ("[", r"\[(?:default|worker|trainer)(?P<rank>\d{1,6})\]:"),  # torchrun
         ("IWEF", r"(?P<short>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w/.-]+:\d+\] ?"),  # glog
         ("[", r"\[(?P<short>[IWEF])\d{3,4} \d\d:\d\d:\d\d\.\d+ [\w/.-]+:\d+\] ?"),  # torch
         ("DIWECF", rf"{_LEVELS}:(?: +|$)(?!\w+Error)"),  # uvicorn, logging's plainest form
     )
 )
+# Prefixes that are no more than words: known by what stands behind them once, and taken off every line from then on.
+_LEARNT = (
+    re.compile(rf"\d{{1,4}}: {_ENGINE}"),  # srun --label
+    re.compile(rf"(?P<source>[a-z][a-z0-9.-]{{0,252}}-[a-z0-9]{{1,10}}) [a-z][a-z0-9-]{{0,62}} {_ENGINE}"),  # stern
+)
+_MOST_LEARNT = 64
 _EMPTY: frozenset[str] = frozenset()  # a form that may begin with anything
 _SHORT = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _REPEATED = re.compile(r"(?:\x1b\[\d*m)? \[repeated \d+x across cluster\].*$")  # Ray puts that behind
 
 
-def plain(text: str, own: Sequence[re.Pattern[str]] = ()) -> Plain:
-    """A line without what stands in front of it. own: the forms of the engines' own loggers."""
+def plain(text: str, own: Sequence[re.Pattern[str]] = (), learnt: dict[str, str] | None = None) -> Plain:
+    """A line without what stands in front of it.
+
+    own: the forms of the engines' own loggers. learnt: prefixes met in this log, and whose they are; more are put in.
+    """
     worker = level = source = ""
     by_engine = False
     at = 0
+    if learnt is not None:
+        at, source = _learnt(text, learnt)
     for _ in range(_MOST):
         first = text[at : at + 1]
         if first in ("", " ", "\t"):
@@ -80,6 +96,20 @@ def plain(text: str, own: Sequence[re.Pattern[str]] = ()) -> Plain:
     if "repeated" in text:
         text = _REPEATED.sub("", text)
     return Plain(text, worker, {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(level, level), by_engine, source)
+
+
+def _learnt(text: str, learnt: dict[str, str]) -> tuple[int, str]:
+    """Where a line begins behind such a prefix, and whose it is."""
+    for prefix, source in learnt.items():
+        if text.startswith(prefix):
+            return len(prefix), source
+    if len(learnt) < _MOST_LEARNT and " " in text[1:260] and text[0] in "0123456789abcdefghijklmnopqrstuvwxyz":
+        for form in _LEARNT:
+            if (found := form.match(text)) is not None:
+                source = found.groupdict().get("source") or ""
+                learnt[found[0]] = source
+                return found.end(), source
+    return 0, ""
 
 
 @cache

@@ -86,7 +86,7 @@ class Tracebacks:
         frame = _FRAME.match(text)
         open_ = self._open.get(worker)
         if frame is not None:
-            if open_ is None or (not line.worker and line.level):
+            if open_ is None or (not line.worker and line.level and not open_.level):
                 open_ = self._start(line.worker, line.level)
             file, number, function = frame[1], frame[2], frame[3] or "?"
             if len(open_.frames) >= _MOST_FRAMES:
