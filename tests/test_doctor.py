@@ -65,7 +65,25 @@ def test_a_machine_of_which_nothing_is_known_wants_nothing_mended() -> None:
     ("ptxas", "does not know compute capability 12.1", "TRITON_PTXAS_PATH=", {"gpus": (("NVIDIA GB10", GB10),)}),
     ("CUDA toolkit", "12.1 needs 12.9", "install that CUDA toolkit", {"gpus": (("NVIDIA GB10", GB10),)}),
     ("CUDA toolkit", "no nvcc", "flashinfer-jit-cache", {"nvcc": "", "nvcc_cuda": ""}),
-    ("CUDA toolkit", "no ninja", "ninja-build", {"ninja": False}),
+    ("CUDA toolkit", "no ninja and no C++ compiler", "ninja-build", {"ninja": False, "compiler": False}),
+    ("CUDA toolkit", "but no C++ compiler", "g++", {"compiler": False}),
+    ("torch, Triton", "torch is not installed", "--force-reinstall vllm==0.16.0",
+     {"engine": engine(packages={"triton": "3.5.1"})}),
+    ("torch, Triton", "torch is not installed", "--force-reinstall", {"engine": engine(packages={}, pins={})}),
+    ("torch, Triton", "has lost its files", "--force-reinstall", {"engine": engine(torch_file=False)}),
+    ("torch, Triton", "built without CUDA", "a build of the engine",
+     {"engine": engine(packages={**ENGINE.packages, "torch": "2.9.1+cpu"}, torch_cuda="")}),
+    ("torch, Triton", "12.1 needs 12.9", "for that CUDA", {"gpus": (("NVIDIA GB10", GB10),)}),
+    ("torch, Triton", "no GPU older than 7.5", "for that CUDA",
+     {"gpus": (("Tesla V100", Capability(7, 0)),), "engine": engine(torch_cuda="13.0"), "driver": "580.65.06"}),
+    ("Engine", "not whole", "--force-reinstall vllm==0.16.0", {"engine": engine(metadata=False, pins={})}),
+    ("FlashInfer", "not installed, and vllm 0.16.0 asks for 0.6.3", "flashinfer-python==0.6.3",
+     {"engine": engine(packages={"torch": "2.9.1+cu128", "triton": "3.5.1"})}),
+    ("GPUs", "hides all of them", "unset", {"variables": {"CUDA_VISIBLE_DEVICES": ""}}),
+    ("GPUs", "judges all by the first", "CUDA_VISIBLE_DEVICES",
+     {"gpus": (("RTX 2080 Ti", TURING), ("H100", H100)), "variables": {"CUDA_VISIBLE_DEVICES": "0,1"}}),
+    ("ptxas", "a file that is not there", "/usr/local/cuda/bin/ptxas",
+     {"gpus": (("NVIDIA GB10", GB10),), "variables": {"TRITON_PTXAS_PATH": "/gone"}, "gone": ("TRITON_PTXAS_PATH",)}),
     ("FlashInfer", "must be of one version", "flashinfer-cubin==0.6.3",
      {"engine": engine(packages={**ENGINE.packages, "flashinfer-cubin": "0.6.1"})}),
     ("FlashInfer", "asks for flashinfer-python==0.6.3", "pip install flashinfer-python==0.6.3",
@@ -85,11 +103,20 @@ def test_what_is_wrong_is_named_with_what_to_run(name: str, seen: str, run: str,
 
 @pytest.mark.parametrize(("name", "changes"), [
     ("GPUs", {"gpus": (("RTX 2080 Ti", TURING), ("H100", H100)), "variables": {"CUDA_VISIBLE_DEVICES": "1"}}),
+    ("GPUs", {"gpus": (("H100", H100), ("RTX 2080 Ti", TURING), ("H100", H100)),
+              "variables": {"CUDA_VISIBLE_DEVICES": "0,2", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}}),
+    ("Python", {"engine": engine(requires_python=">=3.12.2")}),
     ("ptxas", {"gpus": (("NVIDIA GB10", GB10),), "variables": {"TRITON_PTXAS_PATH": "/usr/local/cuda/bin/ptxas"}}),
     ("Shared memory", {"shm": 64 << 20, "gpus": (("H100", H100),)}),
 ])  # fmt: skip
 def test_what_was_seen_to_is_no_fault(name: str, changes: dict[str, Any]) -> None:
     assert areas(**changes)[name].state == READY
+
+
+def test_what_cannot_be_compared_is_not_said_to_be_ready() -> None:
+    broken = areas(engine=engine(metadata=False, pins={}, requires_python=""))
+    assert broken["torch, Triton"].state == UNKNOWN
+    assert areas(engine=engine(python=""))["Python"].state == UNKNOWN
 
 
 def test_the_report_keeps_to_80_columns_and_ends_with_the_verdict() -> None:
@@ -117,7 +144,8 @@ def test_an_environment_is_read_without_importing_anything_of_it(tmp_path: Path)
     """From names of files and metadata: the engine, its pins, the CUDA of its torch."""
     site = tmp_path / "lib/python3.12/site-packages"
     for name, metadata in {
-        "vllm-0.33.0": 'Requires-Python: >=3.10\nRequires-Dist: torch==2.14.0\nRequires-Dist: x==1; extra == "y"\n',
+        "vllm-0.33.0": 'Requires-Python: >=3.10\nRequires-Dist: torch==2.14.0\nRequires-Dist: x==1; extra == "y"\n'
+        'Requires-Dist: other==1; sys_platform == "plan9"\nRequires-Dist: old==1; python_version < "3.12"\n',
         "torch-2.14.0": 'Requires-Dist: triton==3.8.0; platform_system == "Linux"\n', "triton-3.8.0": "",
     }.items():  # fmt: skip
         (site / f"{name}.dist-info").mkdir(parents=True)

@@ -6,24 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from attnfit import engines
 from attnfit.core import Capability
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError
-from attnfit.gpus import driver, ptxas
+from attnfit.gpus import driver, ptxas, toolkit
 from attnfit.inputs.machine import Engine, Machine
 
 READY, ATTENTION, UNKNOWN = "ready", "attention", "unknown"
 GIB = 1 << 30
 LEAST_ROOM, LEAST_SHM = 20 * GIB, GIB  # below these a model, or the ranks' exchange, often finds no place
 
-# compute capability -> the first CUDA whose nvcc compiles for it (release notes of the CUDA toolkit)
-COMPILERS: Sequence[tuple[Capability, str]] = (
-    (Capability(8, 9), "11.8"), (Capability(9, 0), "11.8"), (Capability(10, 0), "12.8"), (Capability(10, 3), "12.9"),
-    (Capability(11, 0), "13.0"), (Capability(12, 0), "12.8"), (Capability(12, 1), "12.9"),
-)  # fmt: skip
 COMPATIBLE = "docs.nvidia.com/deploy/cuda-compatibility"
 
 
@@ -47,10 +42,12 @@ def exit_code(areas: Sequence[Area]) -> int:
 
 
 def _python(m: Machine) -> Area:
-    if m.engine is None or not m.engine.python:
+    if m.engine is None:
         return Area("Python", READY, f"attnfit runs on {m.python}")
+    if not m.engine.python:
+        return Area("Python", UNKNOWN, f"which one is in {m.engine.prefix} does not stand in its directories")
     seen = f"{m.engine.python} in {m.engine.prefix}"
-    if not _allows(m.engine.requires_python, f"{m.engine.python}.0"):
+    if not any(_allows(m.engine.requires_python, f"{m.engine.python}.{patch}") for patch in (0, 99)):
         wants = f"{m.engine.name} {m.engine.version} asks for {m.engine.requires_python}"
         return Area("Python", ATTENTION, f"{seen}; {wants}", "make an environment with a Python that it takes")
     return Area("Python", READY, seen)
@@ -77,8 +74,12 @@ def _gpus(m: Machine) -> Area:
         return Area("GPUs", UNKNOWN, m.gpus_why or "none seen", "attnfit check --gpu NAME answers without a GPU")
     counts = {each: m.gpus.count(each) for each in dict.fromkeys(m.gpus)}
     seen = ", ".join(f"{n} x {gpu} ({capability})" for (gpu, capability), n in counts.items())
-    kinds = {capability for _, capability in m.gpus}
-    if len(kinds) > 1 and "CUDA_VISIBLE_DEVICES" not in m.variables:
+    visible = m.variables.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
+        return Area(
+            "GPUs", ATTENTION, f"{seen}, and CUDA_VISIBLE_DEVICES hides all of them", "unset CUDA_VISIBLE_DEVICES"
+        )
+    if _mixed(m, visible):
         todo = "show one kind: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N,... (nvidia-smi has the numbers)"
         return Area("GPUs", ATTENTION, f"{seen}: they differ, and a server judges all by the first", todo)
     return Area("GPUs", READY, seen)
@@ -87,12 +88,10 @@ def _gpus(m: Machine) -> Area:
 def _toolkit(m: Machine) -> Area:
     name, packages = "CUDA toolkit", m.engine.packages if m.engine else {}
     if m.nvcc and m.nvcc_cuda:
-        late = [(c, cuda) for c, cuda in COMPILERS if c in _capabilities(m) and _older(m.nvcc_cuda, cuda)]
         seen = f"nvcc of CUDA {m.nvcc_cuda} ({m.nvcc})"
-        if late:
-            wants = ", ".join(f"{c} needs {cuda}" for c, cuda in late)
-            return Area(name, ATTENTION, f"{seen}; compute capability {wants}", "install that CUDA toolkit or newer")
-        lacks = [tool for tool, there in (("ninja", m.ninja), ("a C++ compiler", m.compiler)) if not there]
+        if late := toolkit.too_old(m.nvcc_cuda, _capabilities(m)):
+            return Area(name, ATTENTION, f"{seen}; compute capability {late}", "install that CUDA toolkit or newer")
+        lacks = [tool for tool, there in (("ninja", m.ninja), ("C++ compiler", m.compiler)) if not there]
         if lacks and "flashinfer-python" in packages and "flashinfer-jit-cache" not in packages:
             return Area(name, ATTENTION, f"{seen}, but no {' and no '.join(lacks)}", "apt install ninja-build g++")
         return Area(name, READY, seen)
@@ -111,6 +110,8 @@ def _installed(m: Machine) -> Area:
         names = ", ".join(entry_of(name).distribution for name in engines.ENGINES)
         return Area("Engine", UNKNOWN, f"none found ({names})", "attnfit doctor --prefix DIR looks into an environment")
     seen = f"{m.engine.name} {m.engine.version} in {m.engine.prefix}"
+    if not m.engine.metadata:
+        return Area("Engine", ATTENTION, f"{seen}; its metadata cannot be read: it is not whole", _again(m.engine))
     try:
         release = engines.engine(m.engine.name).release(m.engine.version)
     except AttnfitError as error:
@@ -127,6 +128,13 @@ def _torch(m: Machine) -> Area:
         return Area(name, UNKNOWN, "no engine found, so nothing to compare with")
     have = m.engine.packages
     seen = ", ".join(f"{each} {have[each]}" for each in ("torch", "triton") if each in have) or "neither is installed"
+    if "torch" not in have or not m.engine.torch_file:
+        lost = "torch is not installed" if "torch" not in have else f"torch {have['torch']} has lost its files"
+        return Area(name, ATTENTION, f"{lost}, and {m.engine.name} does not start without it", _again(m.engine))
+    if wrong := _not_for(m, m.engine):
+        return Area(name, ATTENTION, f"{seen}; {wrong}", "a build of the engine, and its torch, for that CUDA")
+    if not m.engine.metadata:
+        return Area(name, UNKNOWN, f"{seen}; which {m.engine.name} asks for cannot be read")
     wanted = {each: version for each in ("torch", "triton") if (version := m.engine.pins.get(each))}
     if m.engine.torch_triton:
         wanted.setdefault("triton", m.engine.torch_triton)
@@ -145,7 +153,10 @@ def _ptxas(m: Machine) -> Area:
     lacks = [f"{c}" for c in sorted(_capabilities(m)) if not ptxas.knows(brought, c)]
     if not lacks:
         return Area("ptxas", READY, f"{seen}, which knows these GPUs")
-    if brought.variable in m.variables:
+    if brought.variable in m.gone:
+        todo = "let it name the ptxas of a CUDA toolkit: /usr/local/cuda/bin/ptxas"
+        return Area("ptxas", ATTENTION, f"{seen}; {brought.variable} names a file that is not there", todo)
+    if m.variables.get(brought.variable):
         return Area("ptxas", READY, f"{seen}; {brought.variable} names another")
     seen += f", which does not know compute capability {', '.join(lacks)}"
     return Area("ptxas", ATTENTION, seen, f"export {brought.variable}=/usr/local/cuda/bin/ptxas")
@@ -155,6 +166,9 @@ def _flashinfer(m: Machine) -> Area:
     name = "FlashInfer"
     have = m.engine.packages if m.engine else {}
     kept = {each: have[each] for each in sorted(have) if each.startswith("flashinfer")}
+    if m.engine is not None and not kept and (pinned := m.engine.pins.get("flashinfer-python")):
+        seen = f"not installed, and {m.engine.name} {m.engine.version} asks for {pinned}"
+        return Area(name, ATTENTION, seen, f"pip install flashinfer-python=={pinned}")
     if m.engine is None or not kept:
         missing = "not installed" if m.engine else "no engine found"
         return Area(name, UNKNOWN, f"{missing}; backends that need it are then left out")
@@ -170,9 +184,9 @@ def _flashinfer(m: Machine) -> Area:
 def _deep_gemm(m: Machine) -> Area:
     if m.engine is None:
         return Area("DeepGEMM", UNKNOWN, "no engine found")
-    version = next((m.engine.packages[each] for each in sorted(m.engine.packages) if "deep-gemm" in each), "")
-    if version or m.engine.facts.get("deep_gemm"):
-        return Area("DeepGEMM", READY, version or "inside the engine's package")
+    own = next((f"{each} {m.engine.packages[each]}" for each in sorted(m.engine.packages) if "deep-gemm" in each), "")
+    if own or m.engine.facts.get("deep_gemm"):
+        return Area("DeepGEMM", READY, own or "inside the engine's package")
     return Area(
         "DeepGEMM", UNKNOWN, "not found; sparse attention's indexer and some FP8 kernels need it (9.0, 10.x, 12.x)"
     )
@@ -226,6 +240,35 @@ AREAS: Sequence[Callable[[Machine], Area]] = (
 )  # fmt: skip
 
 
+def _again(engine: Engine) -> str:
+    """How an installation is made whole."""
+    return f"pip install --force-reinstall {entry_of(engine.name).distribution}=={engine.version}"
+
+
+def _mixed(m: Machine, visible: str | None) -> bool:
+    """Whether a server surely sees GPUs of several compute capabilities. visible: CUDA_VISIBLE_DEVICES."""
+    kinds = [capability for _, capability in m.gpus]
+    if visible is None:
+        return len(set(kinds)) > 1
+    named = [word.strip() for word in visible.split(",") if word.strip()]
+    if m.variables.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" and all(word.isdigit() for word in named):
+        return len({kinds[int(word)] for word in named if int(word) < len(kinds)}) > 1
+    return len(named) > max((kinds.count(kind) for kind in kinds), default=0)
+
+
+def _not_for(m: Machine, engine: Engine) -> str:
+    """Why the torch that is installed cannot compute on the GPUs that are here; "" where nothing says so."""
+    if not m.gpus:
+        return ""
+    if engine.packages["torch"].partition("+")[2] == "cpu":
+        return "it was built without CUDA"
+    if late := toolkit.too_old(engine.torch_cuda, _capabilities(m)):
+        return f"it was built for CUDA {engine.torch_cuda}, and {late}"
+    if toolkit.left_out(engine.torch_cuda, _capabilities(m)):
+        return f"it was built for CUDA {engine.torch_cuda}, which compiles for no GPU older than {toolkit.OLDEST_OF_13}"
+    return ""
+
+
 def _compared(name: str, engine: Engine, seen: str, wanted: dict[str, str]) -> Area:
     """What is installed against what was asked for in exactly one version."""
     off = list(_off(engine, wanted))
@@ -243,19 +286,11 @@ def _off(engine: Engine, wanted: dict[str, str]) -> Iterator[str]:
 
 
 def _plain(version: str) -> str:
-    """Without the local part: 2.9.1+cu128 is 2.9.1."""
-    return version.partition("+")[0]
+    return version.partition("+")[0]  # without the local part: 2.9.1+cu128 is 2.9.1
 
 
 def _capabilities(m: Machine) -> set[Capability]:
     return {capability for _, capability in m.gpus}
-
-
-def _older(have: str, wanted: str) -> bool:
-    try:
-        return Version(have) < Version(wanted)
-    except InvalidVersion:
-        return False
 
 
 def _allows(specifier: str, version: str) -> bool:

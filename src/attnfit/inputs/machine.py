@@ -23,9 +23,11 @@ from attnfit.inputs.environment import Installed, env_facts, installed, read_pre
 _DRIVER = Path("/proc/driver/nvidia/version")
 _SHM = Path("/dev/shm")
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_CHOOSE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_FILES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 _RELEASE = re.compile(r"release (\d+\.\d+)")
 _TORCH_CUDA = re.compile(r"^cuda(?:: [^=]+)? *= *['\"]([\d.]+)['\"]", re.MULTILINE)
-_WANTED = re.compile(r"^Requires-Dist: *([\w.-]+)(?:\[[^\]]*\])? *\(?==([\w.+!]+)\)?\s*(?:;.*)?$", re.MULTILINE)
+_WANTED = re.compile(r"^Requires-Dist: *(.+)$", re.MULTILINE)
 _NEEDS_PYTHON = re.compile(r"^Requires-Python: *(.+)$", re.MULTILINE)
 
 
@@ -37,10 +39,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     python: str = ""  # "3.12", from the name of its directory
     requires_python: str = ""
+    metadata: bool = True  # whether what it says of itself could be read
     packages: dict[str, str] = {}  # every distribution there: normalised name -> version
     pins: dict[str, str] = {}  # those that its metadata asks for in exactly one version
     torch_cuda: str = ""  # the CUDA that its torch was built for, "12.8"; "": none, or not read
     torch_triton: str = ""  # the Triton that its torch asks for
+    torch_file: bool = True  # whether torch's own files are there
     facts: dict[str, bool] = {}  # environment facts, as `check --env` names them
 
 
@@ -62,6 +66,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cache_free: int | None = None  # bytes
     token: str = ""  # where a token for the hub was found, never the token
     shm: int | None = None  # bytes of /dev/shm
+    gone: tuple[str, ...] = ()  # of the variables those that name a file that is not there
 
 
 def read(environ: Mapping[str, str] | None = None, prefix: str | None = None) -> Machine:
@@ -84,16 +89,8 @@ def read(environ: Mapping[str, str] | None = None, prefix: str | None = None) ->
         ninja=bool(shutil.which("ninja", path=around.get("PATH"))),
         compiler=any(shutil.which(name, path=around.get("PATH")) for name in ("c++", "g++", "clang++")),
         engine=_engine(around, prefix),
-        variables={
-            name: around[name]
-            for name in (
-                "CUDA_VISIBLE_DEVICES",
-                "CUDA_DEVICE_ORDER",
-                "TRITON_PTXAS_PATH",
-                "TRITON_PTXAS_BLACKWELL_PATH",
-            )
-            if name in around
-        },
+        variables={name: around[name] for name in (*_CHOOSE, *_FILES) if name in around},
+        gone=tuple(name for name in _FILES if around.get(name) and not Path(around[name]).is_file()),
         cache=str(cache),
         cache_free=_free(cache),
         token=_token(around),
@@ -153,10 +150,12 @@ def _engine(around: Mapping[str, str], prefix: str | None) -> Engine | None:
         prefix=found.prefix,
         python=python[1] if python else "",
         requires_python=wanted[1].strip() if wanted else "",
+        metadata=bool(own),
         packages=found.packages,
-        pins=_pins(own),
+        pins=_pins(own, python[1] if python else ""),
         torch_cuda=cuda[1] if cuda else "",
-        torch_triton=_pins(torch).get("triton", ""),
+        torch_triton=_pins(torch, python[1] if python else "").get("triton", ""),
+        torch_file=(site / "torch/version.py").is_file(),
         facts=env_facts(found),
     )
 
@@ -166,10 +165,21 @@ def _metadata(site: Path, found: Installed, name: str) -> str:
     return _text(site / f"{stem}-{found.packages.get(name, '')}.dist-info/METADATA")
 
 
-def _pins(metadata: str) -> dict[str, str]:
-    """Requirements without an extra that name one version."""
-    lines = "\n".join(line for line in metadata.splitlines() if "extra ==" not in line)
-    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in _WANTED.findall(lines)}
+def _pins(metadata: str, python: str) -> dict[str, str]:
+    """Requirements for this system, without an extra, that name one version. python: of the environment."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    around = {"extra": "", **({"python_version": python, "python_full_version": f"{python}.0"} if python else {})}
+    pins = {}
+    for text in _WANTED.findall(metadata):
+        try:
+            wanted = Requirement(text)
+        except InvalidRequirement:
+            continue
+        exact = [one.version for one in wanted.specifier if one.operator == "==" and not one.version.endswith("*")]
+        if len(exact) == len(wanted.specifier) == 1 and (wanted.marker is None or wanted.marker.evaluate(around)):
+            pins[re.sub(r"[-_.]+", "-", wanted.name).lower()] = exact[0]
+    return pins
 
 
 def _cache(around: Mapping[str, str]) -> Path:

@@ -16,7 +16,7 @@ from attnfit.engines.vllm.fit.groups import Pool, pool
 from attnfit.engines.vllm.fit.held import Held, held
 from attnfit.engines.vllm.fit.kernel_blocks import layout, packed
 from attnfit.engines.vllm.fit.memory import Served, served
-from attnfit.engines.vllm.fit.overhead import overhead
+from attnfit.engines.vllm.fit.overhead import elsewhere, overhead
 from attnfit.engines.vllm.fit.scheduler import batch, hybrid, limits
 from attnfit.engines.vllm.fit.spec import Limits, Spec
 from attnfit.engines.vllm.fit.specs import Built, layer_specs
@@ -103,8 +103,10 @@ def fit(ready: Ready, gpu: Gpu) -> Fit:
         return Fit(verdict="breaks", why=has.broken, files=has.broken, gpus=_devices(cfg))
     weights = has.weights
     extra, said = overhead(cfg, batch(cfg, built.capability, memory or 0, gpu.name), cfg.max_model_len)
-    extra = Span(extra.low, extra.high + has.lora)
+    extra = Span(extra.low, extra.high + has.lora + elsewhere(built.capability, memory or 0))
     has.inputs.append(said)
+    if elsewhere(built.capability, memory or 0):
+        has.inputs.append("the GPU shares the machine's main memory: what other programs take meanwhile is counted too")
     if cfg.release != PROVEN_ON:
         has.inputs.append(f"memory is reckoned as vLLM {PROVEN_ON} does, the release that this was compared with")
     found: Pool | None = None

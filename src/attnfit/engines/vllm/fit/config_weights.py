@@ -96,6 +96,8 @@ def _rates(cfg: EngineConfig) -> _Rates:
         return _Rates(0.5 + 1 / 32, False, True, True, plain, dtype)
     if method == "modelopt_fp4":
         return _Rates(0.5 + 1 / 16, False, True, False, plain, dtype)
+    if method == "modelopt_mixed":  # layer by layer NVFP4, FP8 or plain: between all of the first and all of the last
+        return _Rates(0.5 + 1 / 16, False, False, False, plain, dtype)
     if method == "compressed-tensors":
         return _Rates(_compressed(quant), False, True, False, plain, dtype)
     if method in ("awq", "awq_marlin", "gptq", "gptq_marlin", "auto_awq", "auto_gptq"):

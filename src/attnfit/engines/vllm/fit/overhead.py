@@ -6,6 +6,7 @@ generous rule of thumb, so that "fits" means room to spare. Every term is named 
 
 from __future__ import annotations
 
+from attnfit.core import Capability
 from attnfit.engines.vllm.fit.scheduler import Batch
 from attnfit.engines.vllm.launch.pages import DTYPE_BYTES
 from attnfit.engines.vllm.launch.state import EngineConfig
@@ -37,6 +38,20 @@ def overhead(cfg: EngineConfig, batch: Batch, length: int) -> tuple[Span, str]:
         f"{batch.seqs:,} requests; the engine measures them on the GPU"
     )
     return Span(one, max(one, high)), said
+
+
+# Compute capabilities whose GPUs (Jetson, Thor, GB10) share the machine's main memory (gpus/catalog.json).
+_SHARED = (Capability(7, 2), Capability(8, 7), Capability(11, 0), Capability(12, 1))
+
+
+def elsewhere(capability: Capability, total: int) -> int:
+    """Bytes that the engine counts as its own and that other programs, or the system, may take meanwhile.
+
+    It measures what is free of the whole machine there (vllm/utils/mem_utils.py, MemorySnapshot.measure). Two GB10 were
+    reported with 17 to 19 GiB less than weights and budget leave (spark-vllm-docker issue 396), of which the estimate
+    above has 7: a tenth of the memory is the rest.
+    """
+    return total // 10 if capability in _SHARED else 0
 
 
 def _routed(text: dict[str, object]) -> int:
