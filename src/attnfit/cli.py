@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnfit import __version__, cli_doctor, cli_explain, cli_run
+from attnfit import __version__, cli_doctor, cli_explain, cli_fleet, cli_free, cli_run
 from attnfit.commands import LazyGroup, WithCommand
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
@@ -149,12 +149,17 @@ def model(ctx: click.Context, /, model: str, engine: str | None, headers: bool, 
 
 
 @cli.command()
+@click.option("--holders", is_flag=True, help="Instead, who holds each GPU of this machine.")
 @click.option("--json", "as_json", is_flag=True)
-def gpus(as_json: bool) -> None:
+@click.pass_context
+def gpus(ctx: click.Context, /, holders: bool, as_json: bool) -> None:
     """List the GPUs of the catalogue."""
     from attnfit.report import lists
 
-    click.echo(lists.gpus(as_json), nl=False)
+    if holders:
+        cli_free.holders(ctx, as_json=as_json)
+    else:
+        click.echo(lists.gpus(as_json), nl=False)
 
 
 @cli.command()
@@ -248,7 +253,13 @@ def unit() -> None:
     """A systemd service that starts an engine: look at it, check it, put it right."""
 
 
-for _name, _command in {**cli_explain.COMMANDS, **cli_doctor.COMMANDS, **cli_run.COMMANDS}.items():
+for _name, _command in {
+    **cli_explain.COMMANDS,
+    **cli_doctor.COMMANDS,
+    **cli_fleet.COMMANDS,
+    **cli_run.COMMANDS,
+    **cli_free.COMMANDS,
+}.items():
     cli.add_command(_command, _name)
 
 

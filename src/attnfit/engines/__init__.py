@@ -147,6 +147,7 @@ class Move(NamedTuple):
 
 class Engine(Protocol):
     name: str
+    apart: bool  # its releases answer in processes of their own: many can be asked at once
 
     def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
         """The plainest launch of `model` on at most `gpus` GPUs, for a user who has no command yet."""

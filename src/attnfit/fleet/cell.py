@@ -158,5 +158,6 @@ def _no_backend(launch: Launch) -> str:
         return "no backend is tried on this GPU"
     least = min(tried, key=lambda verdict: len({reason.text for reason in verdict.reasons}))
     said = ", ".join(dict.fromkeys(reason.text for reason in least.reasons))
-    many = f"none of {len(tried)} backends; the nearest, " if len(tried) > 1 else "not "
-    return f"{many}{least.backend}: {said}"
+    if len(tried) == 1:
+        return f"{least.backend}: {said}"
+    return f"none of {len(tried)} backends accepts it; {least.backend} lacks least: {said}"

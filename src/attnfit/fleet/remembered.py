@@ -62,10 +62,7 @@ class Remembered:
 
     def _key(self, this: Circumstances) -> Hashable:
         rest = this._replace(model=None, gpu=None, argv=tuple(this.argv), variables=None, env=None)  # type: ignore[arg-type]
-        named = this.gpu.memory_gib is not None
-        return (
-            self.sees(this.gpu), named, rest, frozenset(this.variables.items()), frozenset((this.env or {}).items())
-        )  # fmt: skip
+        return self.sees(this.gpu), rest, frozenset(this.variables.items()), frozenset((this.env or {}).items())
 
     def sees(self, gpu: Gpu, *, memory: bool = False) -> Hashable:
         return self._asked.sees(gpu, memory=memory)

@@ -54,7 +54,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     rows: tuple[Row, ...]
     said: tuple[str, ...] = ()
-    launched: tuple[str, ...] = ()  # the command; without one that of the largest number of GPUs
+    launched: tuple[str, ...] = ()  # the command; where none was given, the plainest on the most GPUs
+    divided: int = 0  # these; 0: a command was given
     weights_from: str = ""  # where the weights' sizes come from; "": no memory was measured
 
     @property
@@ -66,7 +67,8 @@ def where(subject: Subject, asked: Where, gpus: Iterable[tuple[Gpu, Sequence[int
     """A row for each GPU, in their order; beside it the numbers of them to ask about, ascending."""
     walk = _Walk(subject, asked)
     rows = tuple(Row(gpu=gpu, cells=tuple(walk.cells(gpu, counts))) for gpu, counts in gpus)
-    known = [each for row in rows for each in row.cells if each.asked and row.gpu.capability is not None]
+    every = [each for row in rows for each in row.cells]
+    most = max(every, key=lambda each: each.count, default=None)
     return Fleet(
         engine=subject.engine.name,
         release=asked.release.version,
@@ -74,7 +76,8 @@ def where(subject: Subject, asked: Where, gpus: Iterable[tuple[Gpu, Sequence[int
         model=subject.path,
         rows=rows,
         said=(*asked.said, *subject.said, *asked.release.said),
-        launched=max(known, key=lambda each: each.count).asked if known else (),
+        launched=most.asked if most is not None else (),
+        divided=most.count if most is not None and subject.command is None else 0,
         weights_from=walk.weights_from,
     )
 

@@ -11,21 +11,19 @@ import msgspec
 from packaging.version import Version
 
 from attnfit.errors import AttnfitError
-from attnfit.fleet.cell import AS_IS, NO, UNKNOWN, Cell, again, cell
+from attnfit.fleet.cell import ANSWERS, AS_IS, NO, UNKNOWN, Cell, again, cell
 from attnfit.inputs.gpu import GpuInput
 from attnfit.subject import Subject, Where, ask
 
-SIDE_BY_SIDE = 4  # releases that are asked in processes of their own start one each
+SIDE_BY_SIDE = 4  # releases asked at once, where each answers in a process of its own
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """Releases that answer alike, with none between them that answers otherwise; unknown ones may lie between.
-
-    A change was looked for in the newest of them.
-    """
+    """Releases that answer alike, with none between them that answers otherwise; unknown ones may lie between."""
 
     releases: tuple[str, ...]
-    cell: Cell  # of the newest
+    cell: Cell  # of the one named next
+    release: str  # where they do not serve, one with a change: it was looked for in the nearest and in the newest
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,17 +37,16 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
     def nearest(self, answer: str = AS_IS) -> str | None:
         """The release nearest to the one asked about that answers so; of two as near the newer."""
-        good = {release for span in self.spans if span.cell.answer == answer for release in span.releases}
-        older = [at for at, release in enumerate(self.releases) if Version(release) <= Version(self.asked)]
-        here = max(older, default=0)
-        near = [at for at, release in enumerate(self.releases) if release in good]
-        return self.releases[min(near, key=lambda at: (abs(at - here), -at))] if near else None
+        spans = [span for span in self.spans if span.cell.answer == answer]
+        known = [r for span in spans for r in (span.releases if answer == AS_IS else (span.release,))]
+        return _nearest(known, self.asked, self.releases)
 
 
 def which(subject: Subject, asked: str, on: GpuInput, *, releases: Sequence[str] = ()) -> Answered:
     """`releases`, oldest first; else every release of the subject's engine that can be asked."""
     versions = tuple(releases or subject.engine.releases())
-    with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
+    many = min(SIDE_BY_SIDE, os.cpu_count() or 1) if subject.engine.apart else 1
+    with ThreadPoolExecutor(many) as pool:
         cells = list(pool.map(lambda version: _plain(subject, version, on), versions))
     groups: list[list[tuple[str, Cell]]] = []
     open_: dict[bool, list[tuple[str, Cell]]] = {}  # the span that may go on: of known answers, and of unknown ones
@@ -61,10 +58,22 @@ def which(subject: Subject, asked: str, on: GpuInput, *, releases: Sequence[str]
         else:
             open_[unknown] = [(version, found)]
             groups.append(open_[unknown])
-    spans = [Span(releases=tuple(v for v, _ in group), cell=_changed(subject, *group[-1], on)) for group in groups]
+    spans = []
+    for group in groups:
+        names = [version for version, _ in group]
+        tried = dict.fromkeys((_nearest(names, asked, versions) or names[-1], names[-1]))
+        changed = {each: _changed(subject, each, dict(group)[each], on) for each in tried}
+        best = min(changed, key=lambda each: ANSWERS.index(changed[each].answer))
+        spans.append(Span(releases=tuple(names), cell=changed[best], release=best))
     return Answered(
         engine=subject.engine.name, asked=asked, releases=versions, spans=tuple(spans), launched=cells[-1].asked
     )
+
+
+def _nearest(some: Sequence[str], asked: str, releases: Sequence[str]) -> str | None:
+    older = [at for at, release in enumerate(releases) if Version(release) <= Version(asked)]
+    here = max(older, default=0)
+    return min(some, key=lambda each: (abs(releases.index(each) - here), -releases.index(each)), default=None)
 
 
 def _plain(subject: Subject, version: str, on: GpuInput) -> Cell:

@@ -10,6 +10,7 @@ from attnfit.gpus.catalog import (
     find,
     known,
     lookup,
+    matching,
     sources,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "find",
     "known",
     "lookup",
+    "matching",
     "sources",
 ]

@@ -135,6 +135,25 @@ def lookup(name: str) -> Match:
     )
 
 
+def matching(names: str) -> tuple[GpuEntry, ...]:
+    """The entries that are meant by names, aliases, compute capabilities or kinds, with commas between, in the order
+    of the file. A name that fits several stands for all of them. Raises UsageError as `lookup`."""
+    wanted: set[str] = set()
+    for name in names.split(","):
+        if not name.strip():
+            raise UsageError(f"--gpu {names!r} has an empty part; write for example h200,12.0,workstation")
+        capability, plain = _capability(name), name.strip().lower()
+        found = tuple(e for e in catalogue() if plain in (e.kind, e.vendor))
+        if capability is not None:
+            found = tuple(e for e in catalogue() if e.cc == str(capability))
+        found = found or _named(_key(name))
+        if not found:
+            lookup(name)  # says what is wrong with it
+            raise UsageError(f"no GPU of the catalogue is {name.strip()!r}; `attnfit gpus` lists every one")
+        wanted.update(e.name for e in found)
+    return tuple(e for e in catalogue() if e.name in wanted)
+
+
 def known(name: str) -> bool:
     """Whether `lookup` takes `name` as it stands (it may still be ambiguous)."""
     return bool(_named(_key(name)))

@@ -148,6 +148,7 @@ class Sglang:
     """See `attnfit.engines.Engine`."""
 
     name = "sglang"
+    apart = True
 
     def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
         size = divisor(gpus, config)

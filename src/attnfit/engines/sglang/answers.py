@@ -268,8 +268,9 @@ def _choose(version: str, source: str | None, say: Say) -> Asker:
         try:
             return Witnessed(sources.find(DISTRIBUTION, f"sglang=={version}", offline=offline(), say=say))
         except UnknownAnswer as error:
+            why = "" if offline() else f" ({error})"
             learn = f"`attnfit learn sglang=={version}`"
-            return Nobody(f"the source files of sglang {version} are not here; {learn} fetches them ({error})")
+            return Nobody(f"the source files of sglang {version} are not here; {learn} fetches them{why}")
 
     if version in shipped():
         return Compact(version, fetched)

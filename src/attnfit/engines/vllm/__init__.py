@@ -136,6 +136,7 @@ class Vllm:
     """See `attnfit.engines.Engine`."""
 
     name = "vllm"
+    apart = False
 
     def default_command(self, model: Sequence[str], gpus: int, config: dict[str, Any]) -> Sequence[str]:
         size = divisor(gpus, config)

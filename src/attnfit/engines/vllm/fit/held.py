@@ -50,11 +50,12 @@ def held(cfg: EngineConfig, given: Weights) -> Held:
     except Unknown:
         return _held(cfg, given)
     plain = msgspec.structs.replace(cfg, capability=Capability(0, 0), notes=[])
-    for this, divided, weights, found in _LAST:
+    for this, divided, weights, found in tuple(_LAST):
         if weights is given and divided == shard and this == plain:
             return found
-    _LAST.append((plain, shard, given, _held(cfg, given)))
-    return _LAST[-1][3]
+    found = _held(cfg, given)
+    _LAST.append((plain, shard, given, found))
+    return found
 
 
 def _held(cfg: EngineConfig, given: Weights) -> Held:
