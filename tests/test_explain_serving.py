@@ -58,6 +58,27 @@ def test_the_lines_of_a_logged_request_are_no_evidence(logged: str, far: bool) -
     assert answer(headless + before + PASTED + after + OK).verdict == "no failure"
 
 
+@pytest.mark.parametrize("form", ["2026-11-20T10:00:00.123456789Z {}", "Nov 20 10:00:00 g llm[7]: {}", "llm-1  | {}"])
+@pytest.mark.parametrize("named", [True, False], ids=["each line with the process", "the first only"])
+def test_nor_are_they_behind_what_a_collector_puts_in_front(form: str, named: bool) -> None:
+    for before, after in LOGGED.values():
+        process = before[: before.index(")") + 2] if before.startswith("(") and named else ""
+        quoted = "".join(f"{process}{line}\n" for line in (PASTED + after).splitlines())
+        for far in (3, 3000):
+            text = HEAD + READY + OK * far + before + quoted + OK
+            log = "".join(form.format(line) + "\n" for line in text.splitlines())
+            assert answer(log).verdict == "no failure", (before, far)
+
+
+def test_a_log_that_somebody_pasted_into_a_prompt_is_no_evidence() -> None:
+    """Its lines have levels of their own, but not the name that this server puts in front of each."""
+    before, after = LOGGED["vllm, quoted"]
+    pasted = "".join(f"ERROR 11-20 10:01:02 [core.py:867] {line}\n" for line in PASTED.splitlines())
+    assert answer(HEAD + READY + OK + before + pasted + after + OK).verdict == "no failure"
+    other = "(EngineCore_DP0 pid=9) INFO 11-20 10:01:02 [core.py:867] still here\n"
+    assert answer(HEAD + READY + before + other + PASTED + after + OK).verdict == "no failure"
+
+
 def test_a_request_is_over_with_the_next_line_of_a_logger() -> None:
     before, after = LOGGED["vllm, quoted"]
     core = "(EngineCore pid=9) ERROR 11-20 12:00:00 [core.py:710]"
@@ -136,6 +157,9 @@ def test_a_line_that_only_warns_is_no_cause_where_other_lines_stand_beside_it() 
 def test_a_health_check_is_work_and_a_failed_one_is_none() -> None:
     health = '(APIServer pid=1) INFO:     10.0.0.1:5000 - "GET /health HTTP/1.1" {}\n'
     assert answer(WARNINGS[-1] + health.format("200 OK")).verdict == "no failure"
+    scraped = health.replace("/health", "/metrics").format("200 OK")
+    assert answer(WARNINGS[-1] + scraped).verdict == "no failure"
+    assert kind(HEAD + READY + vllm("torch.OutOfMemoryError: CUDA out of memory.") + scraped * 9) == "gpu-memory"
     failing = health.format("503 Service Unavailable") * 5
     assert kind(vllm("torch.OutOfMemoryError: CUDA out of memory.") + failing) == "gpu-memory"
 

@@ -47,6 +47,13 @@ def launch_words() -> tuple[str, ...]:
     return (*programs, *(module for t in tables for module in t.modules), *(s for t in tables for s in t.scripts))
 
 
+def launch_marks() -> set[str]:
+    """The fewest words by which a long log is searched for a command: `PROGRAM SUBCOMMAND`, `-m PACKAGE.`"""
+    tables = entry_points()
+    modules = {f"-m {module.partition('.')[0]}." for t in tables for module in t.modules}
+    return modules | {f"{name} {sub}".strip() for t in tables for name, subs in t.programs.items() for sub in subs}
+
+
 @cache
 def _hint() -> re.Pattern[str]:
     """A name that stands in every one of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from attnfit.engines.log import LogWords
 
@@ -40,10 +41,9 @@ _PROGRAMS = {
 _PROGRAM = re.compile("|".join(rf"(?P<p{place}>^(?:{form}))" for place, form in enumerate(_PROGRAMS.values())))
 SERVED_MARK = b" 200 OK"  # in every such line
 _SERVED = re.compile(
-    r'- "(?:POST /(?:v\d+/|generate|pooling|score|rerank|classify|embed|encode|invocations|inference)[^"]*'
-    r'|GET /health[^"]*) HTTP/[\d.]+" 200\b'
+    r'- "(?:(?P<work>POST /(?:v\d+/|generate|pooling|score|rerank|classify|embed|encode|invocations|inference)'
+    r'|GET /health)|GET /(?:metrics|v1/models))[^"]* HTTP/[\d.]+" 200\b'
 )
-
 RESTARTED_MARK = b"Scheduled restart job"
 _RESTARTED = re.compile(r"systemd\[1\]: .*(?:Scheduled restart job|Start(?:ed|ing) )|: Scheduled restart job")
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|^<|/lib64/python3|\.deps/")
@@ -60,9 +60,10 @@ def program(text: str) -> str:
     return list(_PROGRAMS)[int((found.lastgroup or "p0")[1:])] if found is not None else ""
 
 
-def served(text: str) -> bool:
-    """Whether a server says that it answered a request, or that it is well."""
-    return " 200" in text and bool(_SERVED.search(text))
+def served(text: str) -> Literal["", "up", "work"]:
+    """Whether a server answered: "up", only what it says of itself; "work", a request, or that it is well."""
+    found = _SERVED.search(text) if " 200" in text else None
+    return "" if found is None else "work" if found["work"] else "up"
 
 
 def restarted(text: str) -> bool:

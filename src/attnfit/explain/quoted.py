@@ -54,12 +54,15 @@ class Quoted:
 
     def read(self, line: Line) -> str | None:
         """What of a line is the program's own words; None: nothing of it, it goes on with what somebody sent."""
-        if self._open is not None and not line.level and line.worker in ("", self._worker) and self._left:
-            self._left -= 1
-            if self._open and line.text.count(self._open) % 2 and _closes(line.text, 0, self._open) >= 0:
-                self._open = None  # two of them in a line are a quote within the quote
-            return None
-        if line.level or not self._left:
+        if self._open is not None and line.worker in ("", self._worker):
+            # A line that another process wrote ends nothing; nor does one that was pasted from a log without the name
+            # that this process puts in front of its lines.
+            pasted = bool(self._open and self._worker) and not line.worker
+            if self._left and (not line.level or pasted):
+                self._left -= 1
+                if self._open and line.text.count(self._open) % 2 and _closes(line.text, 0, self._open) >= 0:
+                    self._open = None  # two of them in a line are a quote within the quote
+                return None
             self._open = None
         return self._own(line)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from attnfit.engines.log import LogWords, log_words
 from attnfit.explain import consequences
@@ -32,7 +32,7 @@ class Said(NamedTuple):
     program: str = ""  # that writes such lines
     restarted: bool = False
     follows: bool = False
-    served: bool = False  # a request was answered
+    served: Literal["", "up", "work"] = ""  # a request was answered
     quotes: bool = False  # it may hold what somebody sent
     command: bool = False  # it may hold a launch command
     earlier: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnfit.engines.log import log_words
 from attnfit.explain import consequences
-from attnfit.explain.commands import Commands, launch_words
+from attnfit.explain.commands import Commands, launch_marks
 from attnfit.explain.quoted import Quoted, quotes_before
 from attnfit.explain.said import Of, said, shows
 from attnfit.hazards import Hit
@@ -24,7 +24,7 @@ MOST = 64  # of each thing that is kept of a start
 _MOST_STARTS = 256  # starts kept one by one: of a longer restart loop the last
 _MESSAGE = 12  # lines of an exception's message
 _AT_ONCE = 8  # lines between those that the ranks of one start print
-_GOES_ON = 4  # times that a server says it is at work, until what went wrong before is known not to have ended it
+_GOES_ON = 3  # times that a server says it is at work, until what went wrong before is known not to have ended it
 QUIET = ("INFO", "WARNING", "DEBUG")
 _GPU = re.compile(
     r"\b(NVIDIA (?:GeForce |RTX |Tesla |Quadro |DGX )?[A-Z][\w-]*(?: (?!with|compute|and|has)[\w-]+){0,4})"
@@ -125,7 +125,7 @@ def marks() -> Marks:
     opens = [word.encode() for log in words for word in log.starts]
     others = [word.encode() for log in words for word in (*log.ready, *log.died)]
     others.append(consequences.RESTARTED_MARK)
-    triggers = dict.fromkeys((*GENERAL, *opens, *others, *(word.encode() for word in launch_words())))
+    triggers = dict.fromkeys((*GENERAL, *opens, *others, *(word.encode() for word in launch_marks())))
     fewest = [word for word in triggers if not any(other in word for other in triggers if other != word)]
     at_work = (*(word.encode() for log in words for word in log.at_work), consequences.SERVED_MARK)
     turns = (*opens, *others, *at_work)
@@ -188,7 +188,7 @@ class _Teller:
             story.commands.read(line)
         for engine in what.engines:
             self._of_engine(engine, line, text)
-        if what.served and line.level:
+        if what.served and line.level and (what.served == "work" or not self.start.died):
             self._at_work(line)
         if what.earlier:
             self.start.seen.update(what.earlier)

@@ -168,7 +168,7 @@ def _traces(raw: bytes) -> bool:
 
 def _without_bars(block: bytes) -> bytes:
     """Of the states of a progress bar, parted by carriage returns, the last ones: those before were written over."""
-    if block.count(b"\r") - block.count(b"\r\n") <= _BAR:
+    if b"\r" not in block or block.count(b"\r") - block.count(b"\r\n") <= _BAR:
         return block
     return b"\n".join(_last_states(line) if b"\r" in line else line for line in block.split(b"\n"))
 
