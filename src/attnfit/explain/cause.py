@@ -157,9 +157,11 @@ def _first(start: Start, story: Story) -> Found | None:
 
 
 def _after(found: Found, start: Start) -> bool:
-    """Words that are said of other failures too, behind something that was raised."""
-    before = (raised for raised in start.raised if raised.number < found.line.number)
-    return found.hits[0].signature.alone and any(not _said_of(raised, start) for raised in before)
+    """Words that are said of other failures too, behind one that was raised, or logged as an error."""
+    if not found.hits[0].signature.alone:
+        return False
+    before = [raised.number for raised in start.raised if not _said_of(raised, start)]
+    return any(number < found.line.number for number in (*before, *(line.number for line in start.errors)))
 
 
 def _said(first: Found, facts: Mapping[str, Any]) -> str:
