@@ -16,6 +16,7 @@ from attnfit.fleet.where import where as walk
 from attnfit.gpus import GpuEntry, catalogue
 from attnfit.subject import Subject, Where, read
 from fit_cases import configs
+from test_fit_weights import checkpoint
 
 ENGINE = "vllm"
 
@@ -79,3 +80,16 @@ def sample(random: Random, folder: Path, releases: Sequence[str], gpus: int, cel
         bad = differences(found, check(place, gpu, found.count, release))
         wrong += [f"{model} in {release} on {found.count} x {gpu}: {each}" for each in bad]
     return wrong
+
+
+def whole(folder: Path, model: str) -> Path:
+    """The model with its weights: a file whose header is true, and which holds nothing."""
+    place, header, end = write(folder, model), {}, 0
+    for name, (dtype, shape, size) in checkpoint(model).items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    with (place / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    return place

@@ -16,7 +16,8 @@ from attnfit.errors import UsageError
 from attnfit.fleet.cell import Cell
 from attnfit.fleet.where import Row
 from attnfit.gpus import catalogue, matching
-from fleet_cases import ENGINE, asked, check, differences, sample, subject, write
+from attnfit.report.where import render
+from fleet_cases import ENGINE, asked, check, differences, sample, subject, whole, write
 from test_cli import Run, same_as_snapshot
 
 ROOT = Path(__file__).parent.parent
@@ -50,6 +51,19 @@ def test_a_cell_that_differs_is_found(tmp_path: Path) -> None:
     for wrong in ({"serves": "X"}, {"memory": "fits"}, {"answer": "no"}, {"verdict": "breaks"}, {"doubts": ("AF1",)}):
         other = Cell(**{**{name: getattr(found, name) for name in found.__struct_fields__}, **wrong})
         assert differences(other, report), wrong
+
+
+def test_with_the_weights_at_hand_a_cell_is_what_check_says_too(tmp_path: Path) -> None:
+    model = "meta-llama__Llama-3.1-8B-Instruct"
+    place = whole(tmp_path, model)
+    fleet = asked(subject(place), "0.33.0", matching("4090,h200,t4,v100,rtx 3060 12gb,jetson agx orin 32gb"))
+    assert "headers" in fleet.weights_from
+    for row in fleet.rows:
+        for found in row.cells:
+            assert differences(found, check(place, row.gpu.name, found.count, "0.33.0")) == [], row.gpu.name
+    card = next(row for row in fleet.rows if row.gpu.name == "GeForce RTX 4090")
+    assert (card.cells[0].verdict, card.cells[0].answer) == ("breaks", "with a change")
+    assert "changed 1" in render(fleet)
 
 
 def test_gpus_that_are_seen_alike_are_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

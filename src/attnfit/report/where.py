@@ -37,7 +37,7 @@ def render(fleet: Fleet, *, every: bool = False) -> str:
     for row in fleet.rows:
         groups.setdefault((row.answer, *_alike(row)), []).append(row)
     for group in sorted(groups.values(), key=lambda rows: _ORDER.index(rows[0].answer)):
-        lines += ["", *_group(group, every)]
+        lines += ["", *_group(group, every, measured=bool(fleet.weights_from))]
     said = {word for row in fleet.rows for word in _needed(row).split() if word in _NOTES}
     notes = [f"{word}: {_NOTES[word]}" for word in _NOTES if word in said]
     if notes:
@@ -110,39 +110,51 @@ def _alike(row: Row) -> tuple[object, ...]:
     """What GPUs of one group have in common, beside the answer."""
     first = row.told[0]
     if row.answer == WITH_A_CHANGE:
-        return first.serves, first.change, first.doubts
+        return first.serves, _NUMBER.sub("N", first.change), first.doubts
     if row.answer in (AS_IS, TOO_SMALL):
-        return tuple(dict.fromkeys(each.serves for each in row.told)), first.doubts, first.change
-    return (first.why,)
+        served = tuple(dict.fromkeys(each.serves for each in row.told))
+        return served, first.doubts, _NUMBER.sub("N", first.change)
+    return (_own(row),)
 
 
-def _group(rows: Sequence[Row], every: bool) -> Iterator[str]:
+def _own(row: Row) -> str:
+    """Why not, without the GPU's own figures: what is said of one of each memory is one thing."""
+    gpu, text = row.gpu, row.told[0].why
+    if gpu.memory_gib is not None:
+        text = text.replace(f"{gpu.memory_gib:g} GiB", "so many GiB")
+    return text.replace(f"compute capability {gpu.capability}", "this compute capability")
+
+
+def _group(rows: Sequence[Row], every: bool, *, measured: bool) -> Iterator[str]:
     answer, first = rows[0].answer, rows[0].told[0]
     names = " or ".join(dict.fromkeys(name for each in rows[0].told if (name := each.serves)))
     head, *more = wrap(f"{_WORDS[answer]}{names and f', on {names}'}", "")
     yield click.style(head, fg=_COLOUR[answer], bold=True)
     yield from more
-    yield from _about(answer, first)
-    if answer in (AS_IS, WITH_A_CHANGE):
+    one = len({row.told[0].change for row in rows}) == 1  # else a figure of it is each GPU's own
+    yield from _about(answer, first, _own(rows[0]), one=one)
+    if answer in (AS_IS, WITH_A_CHANGE) and measured:
         lines: dict[str, list[str]] = {}
         for row in rows:
             lines.setdefault(_needed(row), []).append(row.gpu.name)
         width = max(map(len, lines))
         for needed, gpus in sorted(lines.items(), key=lambda each: _first_number(each[0])):
             yield from wrap(", ".join(gpus), f"  {needed:<{width}}  ")
-    elif every:
+    elif every or answer in (AS_IS, WITH_A_CHANGE):
         yield from wrap(", ".join(row.gpu.name for row in rows), "  ")
     else:
         yield from wrap(_summary([row.gpu for row in rows]), "  ")
 
 
-def _about(answer: str, first: Cell) -> Iterator[str]:
-    if first.change:
+def _about(answer: str, first: Cell, why: str, *, one: bool) -> Iterator[str]:
+    if first.change and not one:
+        yield from wrap(f"{_NUMBER.sub('N', first.change)}, N by its memory (--json has it)", "  change: ")
+    elif first.change:
         yield from wrap(first.change, "  change: ")
         if first.gives_up:
             yield from wrap(first.gives_up, "  gives up: ")
-    if answer in (NO, UNKNOWN, WITH_A_CHANGE) and first.why:
-        yield from wrap(shortened(first.why), "  because: " if answer != UNKNOWN else "  ")
+    if answer in (NO, UNKNOWN, WITH_A_CHANGE) and why and one:
+        yield from wrap(shortened(why), "  because: " if answer != UNKNOWN else "  ")
     if first.doubts:
         yield from wrap(f"it may break: {', '.join(first.doubts)}", "  ")
 
@@ -156,6 +168,7 @@ def shortened(text: str) -> str:
     return sentence if 30 <= len(sentence) <= LONG else text[:LONG].rsplit(" ", 1)[0] + " ..."
 
 
+_NUMBER = re.compile(r"\b\d{3,}\b")
 _RAISED = re.compile(r"^(?:[A-Z]\w*(?:Error|Exception): |Value error, )+")
 
 
