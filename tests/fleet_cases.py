@@ -41,7 +41,7 @@ def asked(this: Subject, release: str, gpus: Sequence[GpuEntry]) -> Fleet:
 
 
 def check(folder: Path, gpu: str, count: int, release: str) -> Report:
-    return attnfit.check(model=str(folder), gpu=gpu, count=count, engine=f"{ENGINE}=={release}")
+    return attnfit.check(model=str(folder), gpu=gpu, count=count, engine=f"{ENGINE}=={release}", far=False)
 
 
 def differences(found: Cell, report: Report) -> list[str]:

@@ -179,7 +179,8 @@ def test_what_nobody_means_does_not_pass(attnfit: Run, flags: list[str], says: s
 def test_a_launch_without_flags_can_be_refused_too(attnfit: Run) -> None:
     code, out, err = attnfit("check", "examples/glm-5", "--gpu", "t4", "--engine", "vllm==0.33.0")
     assert (code, err) == (1, "")
-    assert "no change found: no backend of release 0.33.0 accepts" in " ".join(out.split())
+    assert "because: compute capability 7.5 and sparse MLA attention: either alone is served" in " ".join(out.split())
+    assert "no change found; the engine stops at stage selector" in " ".join(out.split())
 
 
 def test_visible_gpus_are_the_gpus_there_are(attnfit: Run) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from attnfit.core import Choice, Hazard, Launch, Status, Verdict
-from attnfit.engines import Given, Move
+from attnfit.engines import Cost, Given, Move
 from attnfit.engines.sglang.moves import moves
 from attnfit.engines.sglang.moves_spelling import options, spelling
 
@@ -29,14 +29,18 @@ def test_a_flag_that_the_message_names_with_its_value_comes_first() -> None:
     assert any(move.text == "drop --linear-attn-decode-backend flashinfer" for move in found)
 
 
-def test_the_release_s_own_choice_comes_before_other_backends_and_slow_ones_only_where_nothing_else_helps() -> None:
+def by_cost(found: list[Move]) -> list[Move]:
+    return sorted(found, key=lambda move: move.cost)
+
+
+def test_the_release_s_own_choice_is_cheapest_and_slow_backends_are_dearer_than_fast_ones() -> None:
     found = tried([*PLAIN, "--attention-backend", "trtllm_mha"], refused("ValueError: no"))
-    assert found[0].text == "drop --attention-backend trtllm_mha"
-    assert found[0].kind == "backend"  # so that the same backend set by name is not offered beside it
-    names = [move.argv[-1] for move in found[1:] if move.kind == "backend"]
+    backends = [move for move in by_cost(found) if move.kind == "backend" and move.cost < Cost.DENSE]
+    assert backends[0].text == "drop --attention-backend trtllm_mha"
+    names = [move.argv[-1] for move in backends[1:]]
     assert names[0] == "triton"
     assert not {"trtllm_mha", "ascend", "aiter", "wave"} & set(names)
-    assert {move.argv[-1] for move in found if move.kind == "backend" and move.otherwise} >= {"torch_native"}
+    assert names.index("torch_native") > names.index("fa3")
 
 
 def test_candidates_that_were_asked_and_refuse_are_not_tried_again() -> None:
@@ -50,12 +54,19 @@ def test_candidates_that_were_asked_and_refuse_are_not_tried_again() -> None:
     assert [move.argv[-1] for move in found[1:] if move.kind == "backend"] == ["flashinfer"]
 
 
-def test_a_flag_that_does_nothing_here_goes_with_every_change() -> None:
+def test_a_flag_that_does_nothing_here_is_the_cheapest_to_drop() -> None:
     hazard = Hazard("inert-flag", "it does nothing", flag="--enable-flashinfer-allreduce-fusion")
     argv = [*PLAIN, "--attention-backend", "fa3", "--enable-flashinfer-allreduce-fusion"]
-    for move in tried(argv, refused("AssertionError: no", hazards=(hazard,))):
-        assert "--enable-flashinfer-allreduce-fusion" not in move.argv
-        assert "--enable-flashinfer-allreduce-fusion" in move.text
+    first = by_cost(tried(argv, refused("AssertionError: no", hazards=(hazard,))))[0]
+    assert (first.argv, first.cost, first.kind) == (tuple(argv[:-1]), Cost.NOTHING, "inert")
+
+
+def test_of_a_launch_that_starts_only_what_does_nothing_is_changed() -> None:
+    hazard = Hazard("inert-flag", "it does nothing", flag="--enable-flashinfer-allreduce-fusion")
+    argv = [*PLAIN, "--kv-cache-dtype", "fp8_e5m2", "--enable-flashinfer-allreduce-fusion"]
+    (only,) = tried(argv, Launch(ok=True, stage="done", hazards=(hazard,)))
+    assert only.argv == tuple(argv[:-1])
+    assert tried(argv, Launch(ok=True, stage="done")) == []
 
 
 def test_what_says_which_model_gpus_and_address_is_never_dropped() -> None:
@@ -96,22 +107,23 @@ def test_a_model_in_front_that_the_release_does_not_take_gets_its_option() -> No
     assert next(found).argv == ("--model-path", "m", "--tp", "2")
 
 
-def test_a_flag_less_is_tried_before_a_second_backend_by_name() -> None:
+def test_another_backend_is_cheaper_than_a_flag_less() -> None:
     verdicts = tuple(Verdict(name, Status.ACCEPTS) for name in ("triton", "flashinfer"))
     choice = Choice(what="attention backend", flag="--attention-backend", verdicts=verdicts)
     argv = [*PLAIN, "--kv-cache-dtype", "fp8_e5m2"]
-    found = [move.text for move in tried(argv, refused("ValueError: no", choices=(choice,)))]
-    wanted = ["--attention-backend triton", "drop --kv-cache-dtype fp8_e5m2", "--attention-backend flashinfer"]
+    found = [move.text for move in by_cost(tried(argv, refused("ValueError: no", choices=(choice,))))]
+    wanted = ["--attention-backend triton", "--attention-backend flashinfer", "drop --kv-cache-dtype fp8_e5m2"]
     assert sorted(found.index(text) for text in wanted) == [found.index(text) for text in wanted]
 
 
 def test_speculative_decoding_is_dropped_as_a_whole() -> None:
     argv = [*PLAIN, "--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"]
-    found = next(move for move in tried(argv, refused("ValueError: no")) if move.gives_up == "speculative decoding")
+    found = next(move for move in tried(argv, refused("ValueError: no")) if "speculative decoding" in move.gives_up)
+    assert found.whole
     assert found.argv == PLAIN
 
 
-def test_a_model_of_sparse_attention_is_served_without_it_only_when_nothing_else_helps() -> None:
+def test_a_model_of_sparse_attention_is_served_without_it_at_a_price() -> None:
     config = {"architectures": ["GlmMoeDsaForCausalLM"]}
     argv = ("--attention-backend", "trtllm_mla", "--dsa-prefill-backend", "fa3", "--dsa-decode-backend", "fa3")
     given = Given(argv, "module", "0.5.23", {}, 8, 8, config=config)
@@ -122,5 +134,5 @@ def test_a_model_of_sparse_attention_is_served_without_it_only_when_nothing_else
         *(f"--attention-backend {name} instead of trtllm_mla" for name in ("dsa", "nsa")),
     ]
     assert {"triton", "fa3", "flashinfer"} < {move.argv[1] for move in dense}
-    assert all(move.otherwise and "sparse attention" in move.gives_up for move in dense)
+    assert all(move.cost == Cost.DENSE and "sparse attention" in move.gives_up for move in dense)
     assert not {"qsa", "dsv4"} & {move.argv[1] for move in found}

@@ -62,7 +62,7 @@ def mine(report: Report) -> Verdict:
 
 def offers(report: Report) -> list[str]:
     """The commands of the steps that install our backend."""
-    return [shlex.join(step.argv or ()) for step in report.steps if step.installs]
+    return [shlex.join(step.argv or ()) for step in report.steps if step.kind == "plugin"]
 
 
 def test_story_2_the_float16_that_no_backend_takes_is_served_by_ours() -> None:
@@ -71,7 +71,9 @@ def test_story_2_the_float16_that_no_backend_takes_is_served_by_ours() -> None:
     without, with_ours = report.steps
     assert (without.installs, without.argv) == ("", ("vllm", "serve", "glm", "-tp", "8"))
     assert with_ours.installs == "attnfit[vllm]"
-    assert with_ours.text.startswith("pip install 'attnfit[vllm]' beside vLLM, --attention-backend TRITON_MLA_SPARSE")
+    assert with_ours.text.startswith(
+        "pip install 'attnfit[vllm]' where it runs, and --attention-backend TRITON_MLA_SPARSE"
+    )
     assert "tried" in with_ours.gives_up, "it says that no GPU has run it"
     assert offers(report) == [f"vllm serve glm -tp 8 --dtype float16 {BACKEND}"]
 
@@ -312,7 +314,7 @@ def test_the_draft_model_s_own_choice_is_changed_with_it() -> None:
     command = f"vllm serve v32 -tp 8 --dtype float16 --speculative-config '{spec}'"
     named = answer(f"{command} {BACKEND}", there=True)
     assert named.verdict == "refused"
-    (step,) = [step for step in answer(command).steps if step.installs]
+    (step,) = [step for step in answer(command).steps if step.kind == "plugin"]
     assert step.argv is not None
     given = json.loads(step.argv[step.argv.index("--speculative-config") + 1])
     assert given["attention_backend"] == "TRITON_MLA_SPARSE"
@@ -325,7 +327,7 @@ def test_programs_are_told_who_brings_it_and_what_to_install() -> None:
     assert (backend["backend"], backend["status"], backend["brought_by"]) == (
         "TRITON_MLA_SPARSE", "accepts", "attnfit[vllm]",
     )  # fmt: skip
-    (step,) = shown["steps"]
+    (step,) = [step for step in shown["steps"] if step["kind"] == "plugin"]
     assert step["installs"] == "attnfit[vllm]"
     assert step["command"][:4] == ["docker", "run", "-e", INDEXER]
 

@@ -27,6 +27,7 @@ def check(
     env: Mapping[str, bool] | None = None,
     witness: str | None = None,
     planned: bool = True,
+    far: bool = True,
     instead: bool = False,
     kernels: Wanted | None = None,
 ) -> Report:
@@ -39,6 +40,7 @@ def check(
     env: environment facts that differ from what is found or what the release installs by default.
     witness: an engine source (tree, wheel, "installed"): answer from the engine's own code, not from the book.
     planned: False leaves out the search for a next step.
+    far: False looks for one in the command only: no other release, checkpoint, engine or GPU.
     instead: `engine` is asked in place of the release that the command names; else the two must agree.
     kernels: also compile the engine's own Triton kernels for this launch, in a child process that has torch and Triton.
 
@@ -56,7 +58,14 @@ def check(
     if witness is not None:
         where = where._replace(release=where.release.witnessed(witness))
     return ask(
-        subject, where, on, env=env, planned=planned, considered=lambda launch: planned or instead, kernels=kernels
+        subject,
+        where,
+        on,
+        env=env,
+        planned=planned,
+        far=far,
+        considered=lambda launch: planned or instead,
+        kernels=kernels,
     )
 
 

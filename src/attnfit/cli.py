@@ -110,16 +110,11 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
 
         _say(render_json(report).decode())
     elif options["fix"]:
-        cure = next((step for step in report.steps if step.argv and not step.breaks), None)
-        command = cure.argv if cure else report.command if report.verdict == "passes" else None
-        if command:
-            from attnfit.inputs.secrets import line
+        from attnfit.report.planned import fix
 
-            _say(line(command) + "\n")
-            if cure and cure.installs:
-                _hint(f"first, where it runs: pip install '{cure.installs}'\n")
-        else:
-            click.echo("no command found that would pass; run without --fix for the reasons", err=True)
+        command, hint = fix(report)
+        _say(command) if command else None
+        _hint(hint)
     else:
         from attnfit.report.text import render, verdict_line
 

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from attnfit.fit.answer import Fit as Fit
+from attnfit.steps import FlagChange as FlagChange
+from attnfit.steps import Plan as Plan
+from attnfit.steps import Step as Step
 from attnfit.verdicts import Change as Change
 from attnfit.verdicts import Choice as Choice
 from attnfit.verdicts import Hazard as Hazard
@@ -158,17 +161,6 @@ class Launch(msgspec.Struct, kw_only=True):
     reply: dict[str, Any] = {}  # the answer in the engine's own words, for --batch and --json
 
 
-class Step(msgspec.Struct, frozen=True):
-    """One thing a user can do next. `argv` is the whole command in the user's own form, when there is one."""
-
-    text: str
-    argv: tuple[str, ...] | None = None
-    gives_up: str = ""
-    breaks: bool = False  # past the refusal, but into too little memory
-    installs: str = ""  # what pip must install first, where the command runs
-    env: dict[str, bool] = {}  # environment facts that are then so
-
-
 class Report(msgspec.Struct, kw_only=True):
     """What `attnfit check` answers: the launch, the circumstances it was answered for, and the next step."""
 
@@ -181,6 +173,7 @@ class Report(msgspec.Struct, kw_only=True):
     gpus: tuple[tuple[Gpu, int], ...]
     said: tuple[str, ...] = ()  # assumptions, defaults taken, where facts come from
     steps: tuple[Step, ...] = ()
+    plan: Plan = Plan()  # where those come from: what would not help, what conflicts, how much was tried
     command: tuple[str, ...] = ()  # the launch that was checked, keys and tokens shown as $NAME
 
     @property

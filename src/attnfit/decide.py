@@ -21,6 +21,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     counted: int | None = None  # GPUs there are; None: nobody said, so their number is not checked
     variables: dict[str, str]  # environment variables set for the server
     env: dict[str, bool] | None = None  # environment facts; None: what the release installs by default
+    stated: dict[str, bool] = {}  # those of them that somebody stated; the others were found where it runs
     tried: bool = False  # a change of a launch that was answered before
     driver: str = ""  # NVIDIA's, of the machine it is to run on: "580.65.06"; "": not known
 

@@ -89,7 +89,7 @@ def way_out(
 ) -> tuple[Step, ...]:
     """A change with which the launch passes and its kernels run; where none is found, that."""
     seen: set[tuple[object, ...]] = {ends_as(launch)}
-    for move in islice(engine.moves(request.given(), launch), MOST_MOVES):
+    for move in sorted(islice(engine.moves(request.given(), launch), MOST_MOVES), key=lambda move: move.cost):
         changed = request.after(move)
         after = decide(changed)
         if not after.ok or ends_as(after) in seen or (argv := render(move)) is None:

@@ -7,10 +7,10 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from attnfit import engines
-from attnfit.core import Gpu, Launch, Model, Report
+from attnfit.core import Gpu, Launch, Model, Plan, Report, Step
 from attnfit.decide import Request, decide, measure, verdict
 from attnfit.errors import UsageError
-from attnfit.plan import past_hazards, plan, room
+from attnfit.plan import plan
 
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
@@ -68,10 +68,12 @@ def ask(
     *,
     env: Mapping[str, bool] | None = None,
     planned: bool = True,
+    far: bool = True,
     considered: Callable[[Launch], bool],
     kernels: Wanted | None = None,
 ) -> Report:
-    """The whole answer; see `api.check`. `considered`: whether every other candidate is asked about, too."""
+    """The whole answer; see `api.check`. `considered`: whether every other candidate is asked about, too. `far`: a plan
+    may take another release, engine or GPU."""
     from attnfit.inputs.command import parse_command
     from attnfit.inputs.secrets import hide
 
@@ -95,6 +97,7 @@ def ask(
         counted=_counted(on.gpus, parsed) if on.counted else None,
         variables=dict(parsed.env),
         env={**where.facts, **(env or {})},
+        stated=dict(env or {}),
         driver=on.driver,
     )
     launch = decide(request)
@@ -104,19 +107,18 @@ def ask(
     def render(move: engines.Move) -> tuple[str, ...] | None:
         from attnfit.inputs.rewrite import rewrite
 
-        words = rewrite(parsed, move.argv, move.variables) if move.variables else parsed.render(move.argv)
+        plain = not move.variables and not move.release
+        words = parsed.render(move.argv) if plain else rewrite(parsed, move.argv, move.variables, move.release)
         return None if words is None else tuple(hide(words))
 
     def at_hand() -> engines.Weights:  # no headers are fetched for a launch that is refused
         return weights() if files.commit is None else engines.Weights(None, "not fetched")
 
-    steps = plan(engine, request, launch, render, at_hand) if planned else ()
     if launch.ok:
         launch.fit = measure(request, weights())
-        if planned and launch.fit is not None and launch.fit.verdict == "breaks" and not launch.fit.files:
-            steps = room(engine, request, launch.fit, weights(), render)
-    if planned and not steps:
-        steps = past_hazards(engine, request, launch, render)
+    known = weights if launch.ok else at_hand
+    found = plan(engine, request, launch, render, known, fit=launch.fit, far=far) if planned else Plan()
+    steps: tuple[Step, ...] = found.steps
     if kernels is not None and launch.ok:
         from attnfit.kernel_check import foresee, way_out
 
@@ -133,6 +135,7 @@ def ask(
         gpus=on.gpus,
         said=(*said, *request.release.said),
         steps=steps,
+        plan=found,
         command=tuple(hide(parsed.render(parsed.argv))),
     )
 

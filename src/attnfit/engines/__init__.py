@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from attnfit.core import Capability, Fit, Gpu, Launch, Model, Question, Selection
+from attnfit.engines.move import Cost as Cost
+from attnfit.engines.move import Move as Move
 from attnfit.engines.traits import Traits
 from attnfit.errors import UnknownAnswer, UsageError, did_you_mean
 
@@ -72,6 +74,10 @@ class Release(Protocol):
     exact: bool  # the book is proven for `version`
 
     @property
+    def dear(self) -> bool:
+        """Whether an answer takes a tenth of a second, not a few milliseconds."""
+
+    @property
     def said(self) -> tuple[str, ...]:
         """What is to be said of who answers."""
 
@@ -131,18 +137,20 @@ class Given(NamedTuple):
     config: Mapping[str, Any] = {}  # the model's config.json
 
 
-class Move(NamedTuple):
-    """A change of a launch: what it is in words, the server's flags after it, and what the user gives up."""
+class Piece(NamedTuple):
+    """One flag with its values, or one word that belongs to none."""
 
-    text: str
-    argv: tuple[str, ...]
-    gives_up: str = ""
-    variables: Mapping[str, str | None] = {}
-    gpus: int | None = None  # that the server sees then, where that changes
-    kind: str = ""  # of several moves of one kind that end alike at most one is worth offering
-    otherwise: bool = False  # worth trying only where nothing before it helped
-    installs: str = ""  # what pip must install first, where the command runs
-    env: Mapping[str, bool] = {}  # environment facts that are then so
+    flag: str  # in full and with dashes, however it is spelt; "" for a word that belongs to no flag
+    words: tuple[str, ...]
+    known: bool = True  # False: the release has no such flag, or the word belongs to none
+
+
+class Common(NamedTuple):
+    """What two engines both know of a launch."""
+
+    model: str
+    values: Mapping[str, str] = {}  # "tensor parallel", "dtype", ... -> the value; "" for a switch
+    left: tuple[str, ...] = ()  # flags without a certain counterpart
 
 
 class Engine(Protocol):
@@ -153,7 +161,25 @@ class Engine(Protocol):
         """The plainest launch of `model` on at most `gpus` GPUs, for a user who has no command yet."""
 
     def moves(self, given: Given, launch: Launch) -> Iterator[Move]:
-        """Changes of the launch worth trying after a refusal, cheapest first."""
+        """Changes of a launch that is refused, breaks or has flags that do nothing: atomic where they can be."""
+
+    def pieces(self, given: Given) -> Sequence[Piece]:
+        """The server's arguments, flag by flag with its values: all of them, in order."""
+
+    def price(self, flag: str) -> Cost:
+        """What it costs a user to set or drop a flag."""
+
+    def common(self, given: Given) -> Common:
+        """What of the launch another engine has a certain counterpart for."""
+
+    def translated(self, common: Common) -> Sequence[str]:
+        """The plainest command that says the same to this engine."""
+
+    def at_hand(self) -> Sequence[str]:
+        """Releases that answer from what is here, oldest first: nothing is fetched for a plan's sake."""
+
+    def shipped(self, version: str) -> Release:
+        """One of those, answered as fast as it can be."""
 
     def room(self, given: Given, fit: Fit) -> Iterator[Move]:
         """Changes of the launch that need less memory of each GPU, cheapest first."""

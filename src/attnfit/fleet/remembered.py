@@ -29,6 +29,10 @@ class Remembered:
     def said(self) -> tuple[str, ...]:
         return self._asked.said
 
+    @property
+    def dear(self) -> bool:
+        return self._asked.dear
+
     def launch(self, circumstances: Circumstances) -> Launch:
         """A copy of the answer that is kept: who gets it writes into it."""
         key = self._key(circumstances)

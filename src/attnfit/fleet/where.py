@@ -120,7 +120,7 @@ class _Walk:
                 return self._kept[key]
         self._release.measured = False
         on = GpuInput(((gpu, count),))
-        report = ask(self._subject, self._asked, on, considered=lambda launch: launch.ok is False)
+        report = ask(self._subject, self._asked, on, far=False, considered=lambda launch: launch.ok is False)
         fit = report.launch.fit
         answer = cell(report, lambda step: again(self._subject, self._asked, on, step))
         found = answer, fit.gpus if fit is not None else None

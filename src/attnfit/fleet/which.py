@@ -91,7 +91,7 @@ def _changed(subject: Subject, version: str, found: Cell, on: GpuInput) -> Cell:
     if found.answer != NO:
         return found
     here = Where(subject.engine.release(version))
-    report = ask(subject, here, on, planned=True, considered=lambda launch: launch.ok is False)
+    report = ask(subject, here, on, far=False, considered=lambda launch: launch.ok is False)
     return cell(report, lambda step: again(subject, here, on, step))
 
 

@@ -1,4 +1,4 @@
-"""Writing a command back with other environment variables, in the form the user has.
+"""Writing a command back with other environment variables or another release, in the form the user has.
 
 `env X=1 PROGRAM serve m`, `docker run -e X=1 image`, `X=1 PROGRAM serve m`: the variable is changed where it stands.
 What comes out is read again, and is only offered if it says what was meant.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from attnfit.engines.entry import entry_of
 from attnfit.errors import UsageError
 from attnfit.inputs import shell
 from attnfit.inputs.command import Command, parse_command
@@ -17,12 +18,18 @@ from attnfit.inputs.wrappers import CONTAINERS
 _HANDED_ON = ("-e", "--env")  # how a container runtime is told a variable
 
 
-def rewrite(command: Command, argv: Sequence[str], variables: Mapping[str, str | None]) -> list[str] | None:
+def rewrite(
+    command: Command, argv: Sequence[str], variables: Mapping[str, str | None], release: str = ""
+) -> list[str] | None:
     """The whole command with `argv` and those variables set, or taken away where the value is None.
 
+    `release`: in the place of the one that the command names, if it names any.
     None if that cannot be written: the variable comes from a script line, a file, or from outside.
     """
     layers = list(command.layers)
+    named = command.image_release or command.required_release
+    if release and named:
+        layers = [_of_release(layer, command, named, release) for layer in layers]
     for name, value in variables.items():
         if name in command.env:
             layers = [_replaced(layer, name, value) for layer in layers]
@@ -36,7 +43,29 @@ def rewrite(command: Command, argv: Sequence[str], variables: Mapping[str, str |
     except UsageError:
         return None
     wanted = {name: value for name, value in {**command.env, **variables}.items() if value is not None}
+    if release and named and (read.image_release or read.required_release) != release:
+        return None
     return inner if read.argv == tuple(argv) and read.env == wanted else None
+
+
+def _of_release(layer: Layer, command: Command, old: str, new: str) -> Layer:
+    """The image's tag, or the requirement, of another release."""
+    table = entry_of(command.engine)
+
+    def put(word: str) -> str:
+        if word == command.image:
+            path, colon, tag = word.partition("@")[0].rpartition(":")  # a digest would name the old one
+            return f"{path}{colon}{tag.replace(old, new, 1)}"
+        match = table.requirement.match(word)
+        return word[: match.start(1)] + new + word[match.end(1) :] if match and match[1] == old else word
+
+    return Layer(
+        before=tuple(put(word) for word in layer.before),
+        after=layer.after,
+        skip=layer.skip,
+        text=layer.text,
+        raw=layer.raw,
+    )
 
 
 def _replaced(layer: Layer, name: str, value: str | None) -> Layer:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from attnfit.core import Gpu, LayerQuestion, Question, Report, Selection, Verdict
-from attnfit.report import launch_kernels
+from attnfit.report import launch_kernels, planned
 
 SCHEMA = 1
 
@@ -36,16 +36,8 @@ def as_dict(report: Report) -> dict[str, Any]:
         "gpus": [{**_gpu(gpu), "count": count} for gpu, count in report.gpus],
         "said": list(report.said),
         "launch": launch_dict(report),
-        "steps": [
-            {
-                "text": s.text,
-                "command": list(s.argv) if s.argv else None,
-                "gives_up": s.gives_up,
-                "breaks": s.breaks,
-                "installs": s.installs,
-            }
-            for s in report.steps
-        ],
+        "steps": [planned.step_dict(step) for step in report.steps],
+        "plan": planned.plan_dict(report.plan),
     }
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from attnfit.core import Fit, Gpu, Launch, LayerQuestion, Report, Status, Step, Verdict
-from attnfit.inputs.secrets import line
-from attnfit.report import launch_kernels, memory, resolved
+from attnfit.core import Fit, Gpu, Launch, LayerQuestion, Report, Status, Verdict
+from attnfit.report import launch_kernels, memory, planned, resolved
 from attnfit.report.plain import WIDTH as WIDTH
 from attnfit.report.plain import printable
 from attnfit.report.plain import wrap as _wrap
@@ -38,8 +37,7 @@ def render(report: Report, *, every: bool = False) -> str:
         lines += _wrap(f"unknown: {unknown}", "")
     for note in launch.notes:
         lines += _wrap(f"note: {note}", "")
-    for step in report.steps:
-        lines += ["", *_step(step)]
+    lines += planned.lines(report)
     return "\n".join(lines) + "\n"
 
 
@@ -185,11 +183,3 @@ def _at(launch: Launch) -> str:
 def _short(message: str, most: int = 600) -> str:
     """Long messages keep their head; --json has them whole."""
     return message if len(message) <= most else message[:most].rstrip() + " ... (--json has it whole)"
-
-
-def _step(step: Step) -> Iterator[str]:
-    yield from _wrap(step.text, "next: ", "      ")
-    if step.gives_up:
-        yield from _wrap(f"gives up: {step.gives_up}", "      ")
-    if step.argv:
-        yield "      " + printable(line(step.argv))  # never wrapped: it is there to be copied

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Fit, Gpu, Launch, Model, Question, Selection
-from attnfit.engines import Circumstances, Given, KernelAsk, Move, Weights, divisor
+from attnfit.engines import Circumstances, Common, Cost, Given, KernelAsk, Move, Piece, Weights, divisor
 from attnfit.engines.traits import Traits
 from attnfit.errors import UsageError
 
@@ -25,12 +25,12 @@ _NO_QUESTIONS = "SGLang has no backend selector that could be asked one question
 class Release:
     """One SGLang release; see `attnfit.engines.Release`."""
 
-    def __init__(self, version: str | None, source: str | None = None) -> None:
+    def __init__(self, version: str | None, source: str | None = None, asker: Asker | None = None) -> None:
         from attnfit.engines.sglang import releases
 
         self.version, self.exact, note = releases.resolve(version)
         self.book = self.version
-        self._source = source
+        self._source, self._given = source, asker
         self._answers: dict[bytes, Answer] = {}
         self._recent: deque[tuple[Launch, Asked]] = deque(maxlen=16)  # for `consider`
         self._note, self._asked = note, False
@@ -46,7 +46,12 @@ class Release:
     def asker(self) -> Asker:
         from attnfit.engines.sglang.answers import choose
 
-        return choose(self.version, self._source)
+        return self._given or choose(self.version, self._source)
+
+    @property
+    def dear(self) -> bool:
+        """Whether its own code answers, in a child."""
+        return not getattr(self.asker, "quick", False)
 
     def facts(self) -> Mapping[str, bool]:
         from attnfit.engines.sglang import needs, releases
@@ -159,6 +164,37 @@ class Sglang:
         from attnfit.engines.sglang.moves import moves
 
         return moves(given, launch)
+
+    def pieces(self, given: Given) -> Sequence[Piece]:
+        from attnfit.engines.sglang.moves_spelling import pieces
+
+        return pieces(given.argv, given.book)
+
+    def price(self, flag: str) -> Cost:
+        from attnfit.engines.sglang.moves_costs import price
+
+        return price(flag)
+
+    def common(self, given: Given) -> Common:
+        from attnfit.engines.sglang.common import common
+
+        return common(given)
+
+    def translated(self, common: Common) -> Sequence[str]:
+        from attnfit.engines.sglang.common import translated
+
+        return translated(common)
+
+    def at_hand(self) -> Sequence[str]:
+        from attnfit.engines.sglang.answers import shipped
+
+        known = shipped()
+        return [version for version in self.releases() if version in known]
+
+    def shipped(self, version: str) -> Release:
+        from attnfit.engines.sglang.answers import compact_only
+
+        return Release(version, asker=compact_only(version))
 
     def room(self, given: Given, fit: Fit) -> Iterator[Move]:
         return iter(())

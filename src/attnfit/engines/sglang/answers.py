@@ -207,6 +207,11 @@ class Compact:
         self._further: Asker | None = None
         self._failed = False  # to have the source files; asked for once
 
+    @property
+    def quick(self) -> bool:
+        """Nothing else has been asked."""
+        return self._further is None
+
     def ask(self, case: Case) -> Answer:
         if self._further is None:
             answer = self._shipped(case)
@@ -239,6 +244,11 @@ class Compact:
     def close(self) -> None:
         if self._further is not None:
             self._further.close()
+
+
+def compact_only(version: str) -> Asker:
+    """The shipped form of a release, and nobody behind it."""
+    return Compact(version, lambda: Nobody(f"`attnfit learn sglang=={version}` makes it known"))
 
 
 @lru_cache(maxsize=32)

@@ -1,19 +1,17 @@
-"""Changes of an SGLang launch worth trying after a refusal, cheapest first. Whether one helps is not said here.
-
-A flag that does nothing on this GPU goes with every change: it is in nobody's interest to keep it.
-"""
+"""Changes of an SGLang launch worth trying where it does not start. Whether one helps is not said here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from attnfit.core import Launch, Status
-from attnfit.engines import Given, Move
+from attnfit.engines import Cost, Given, Move
+from attnfit.engines.move import starts
 from attnfit.engines.sglang import words
 from attnfit.engines.sglang.hazards import ATTENTION_FLAGS, FOREIGN, SPARSE, indexed
 from attnfit.engines.sglang.hazards import dense as is_dense
+from attnfit.engines.sglang.moves_costs import gives_up, price
 from attnfit.engines.sglang.moves_spelling import spelling
 from attnfit.engines.sglang.releases import entry
 from attnfit.inputs.secrets import is_secret
@@ -27,59 +25,57 @@ _KERNEL_FIELDS = ("dsa_prefill_backend", "dsa_decode_backend", "nsa_prefill_back
 _OTHER_VALUES = (
     ("--kv-cache-dtype", ("auto", "bfloat16", "fp8_e4m3"), "another precision of the KV cache"),
     ("--page-size", ("64", "128", "32", "1"), ""),
-    ("--dtype", ("bfloat16", "auto"), "another precision of the activations"),
+    ("--dtype", ("bfloat16", "float16"), ""),
+)
+_DENSE = (
+    "sparse attention: it is dense, so beyond index_topk tokens of context another model, and each token then attends "
+    "to all before it"
 )
 # `--mamba-ssm-dtype bfloat16` in the engine's own words
 _NAMED = re.compile(r"(--[a-z][a-z0-9-]+)(?:[= ]['\"`]?([A-Za-z0-9_.]+))?")
 
 
 def moves(given: Given, launch: Launch) -> Iterator[Move]:
-    """What the refusal names, another backend, one flag less, another value, two flags less."""
-    inert = tuple(hazard.flag for hazard in launch.hazards if hazard.flag)
-    for move in _moves(given, launch):
-        also = [flag for flag in inert if words.last(move.argv, flag) is not None]
-        if not also:
-            yield move
-            continue
-        text = f"{move.text}, and drop {', '.join(also)}, which does nothing on this GPU"
-        yield move._replace(text=text, argv=words.without(move.argv, *also))
-
-
-def _moves(given: Given, launch: Launch) -> Iterator[Move]:
+    """Flags that do nothing; what the refusal names; another backend; one flag less; another value."""
     argv = given.argv
-    backends: Iterator[Move] = iter(())
-    if launch.stage == "arg-parse":
+    for flag in dict.fromkeys(hazard.flag for hazard in launch.hazards if hazard.flag):
+        if words.last(argv, flag) is not None:
+            text = f"drop {words.shown(argv, flag)}"
+            yield Move(text, words.without(argv, flag), cost=Cost.NOTHING, kind="inert")
+    if starts(launch):
+        return
+    parsed = launch.stage != "arg-parse"
+    if not parsed:
         if given.form == "serve" and argv and not words.is_flag(argv[0]):
-            yield Move(f"--model-path {argv[0]} instead of {argv[0]} alone", ("--model-path", *argv))
+            text = f"--model-path {argv[0]} instead of {argv[0]} alone"
+            yield Move(text, ("--model-path", *argv), cost=Cost.NOTHING)
         yield from spelling(argv, given.book, launch.error or "")
     else:
         yield from _named(argv, launch)
-        backends = _backends(given, launch)
-        asked = any(words.last(argv, flag) is not None for flag in ATTENTION_FLAGS)
-        yield from islice(backends, 1 + asked)  # the release's choice, and the best by name; the others come later
-    yield from _kernels(given)
+        yield from _backends(given, launch)
+        yield from _kernels(given)
     draft = {span.flag for span in words.spans(argv) if span.flag.startswith("--speculative-")}
     if len(draft) > 1:
-        yield Move("drop every --speculative-... flag", words.without(argv, *draft), "speculative decoding")
-    droppable = list(dict.fromkeys(span.flag for span in words.spans(argv) if _may_go(span.flag)))
-    for flag in droppable:
+        lost = "speculative decoding: speed"
+        yield Move("drop every --speculative-... flag", words.without(argv, *draft), lost, whole=True)
+    for flag in dict.fromkeys(span.flag for span in words.spans(argv) if _may_go(span.flag)):
         if flag not in ATTENTION_FLAGS:
-            yield Move(f"drop {words.shown(argv, flag)}", words.without(argv, flag))
-    if launch.stage != "arg-parse":
-        for flag, values, gives_up in _OTHER_VALUES:
-            now = words.value_of(argv, flag)
-            spoken_of = flag[2:].replace("-", "_") in (launch.error or "").lower().replace("-", "_")
-            for value in values:
-                if value != now and not (now is None and value == "auto"):
-                    changed = words.put(argv, flag, value)
-                    yield Move(f"{flag} {value}", changed, gives_up, kind=flag, otherwise=not spoken_of)
-    yield from backends
-    for i, first in enumerate(droppable):
-        for second in droppable[i + 1 :]:
-            both = " and ".join(words.shown(argv, flag) for flag in (first, second))
-            yield Move(f"drop {both}", words.without(argv, first, second), otherwise=True)
-    if launch.stage != "arg-parse":
+            text = f"drop {words.shown(argv, flag)}"
+            yield Move(text, words.without(argv, flag), gives_up(flag), cost=price(flag))
+    if parsed:
+        yield from _values(argv, launch)
         yield from _backends(given, launch, dense=True)
+
+
+def _values(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
+    """Other values of flags that decide much; those that the refusal speaks of cost less."""
+    for flag, values, lost in _OTHER_VALUES:
+        now = words.value_of(argv, flag)
+        spoken_of = flag[2:].replace("-", "_") in (launch.error or "").lower().replace("-", "_")
+        for value in values:
+            if value != now and not (now is None and value == "auto"):
+                cost = price(flag) + (0 if spoken_of else 2)
+                yield Move(f"{flag} {value}", words.put(argv, flag, value), lost, kind=flag, cost=cost)
 
 
 def _may_go(flag: str) -> bool:
@@ -93,7 +89,8 @@ def _named(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
         if flag in words.WHICH or flag in ATTENTION_FLAGS or not value or value in _ENGLISH:
             continue
         if words.value_of(argv, flag) != value:
-            yield Move(f"{flag} {value.rstrip('.')}", words.put(argv, flag, value.rstrip(".")))
+            plain = value.rstrip(".")
+            yield Move(f"{flag} {plain}", words.put(argv, flag, plain), cost=price(flag))
 
 
 # what stands behind a flag in a sentence, and is no value
@@ -112,7 +109,7 @@ def _backends(given: Given, launch: Launch, *, dense: bool = False) -> Iterator[
     plain = words.without(argv, *asked)
     shown = " ".join(words.shown(argv, flag) for flag in asked)
     if asked and not dense:
-        yield Move(f"drop {shown}", plain, kind="backend")
+        yield Move(f"drop {shown}", plain, kind="backend", cost=Cost.BACKEND, whole=True)
     base, instead = ATTENTION_FLAGS[0], ""
     if asked == [base]:
         instead = f" instead of {words.value_of(argv, base)}"
@@ -123,9 +120,10 @@ def _backends(given: Given, launch: Launch, *, dense: bool = False) -> Iterator[
     for name in _ordered(given.book, launch):
         wanted = (is_dense(name) if dense else name in SPARSE) if sparse else not dense
         if name != now and wanted:
-            gives_up = "sparse attention: beyond index_topk tokens of context it is another model" if dense else ""
-            move = Move(f"{base} {name}{instead}", words.put(plain, base, name), gives_up, kind="backend")
-            yield move._replace(otherwise=dense or name in _LAST)
+            lost = _DENSE if dense else ""
+            cost = Cost.DENSE if dense else Cost.BACKEND + (4 if name in _LAST else 1)
+            text, argv = f"{base} {name}{instead}", words.put(plain, base, name)
+            yield Move(text, argv, lost, kind="backend", cost=cost, whole=len(asked) > 1)
 
 
 def _ordered(version: str, launch: Launch) -> list[str]:
@@ -145,7 +143,9 @@ def _kernels(given: Given) -> Iterator[Move]:
         now = words.value_of(given.argv, flag)
         if now is None or field not in known:
             continue
-        yield Move(f"drop {words.shown(given.argv, flag)}", words.without(given.argv, flag), kind=flag)
+        text = f"drop {words.shown(given.argv, flag)}"
+        yield Move(text, words.without(given.argv, flag), kind=flag, cost=Cost.BACKEND)
         for name in known[field].names:
             if name not in (now, "aiter"):
-                yield Move(f"{flag} {name} instead of {now}", words.put(given.argv, flag, name), kind=flag)
+                text = f"{flag} {name} instead of {now}"
+                yield Move(text, words.put(given.argv, flag, name), kind=flag, cost=Cost.BACKEND + 1)

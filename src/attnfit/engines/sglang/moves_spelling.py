@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 from packaging.version import Version
 
-from attnfit.engines import Move
+from attnfit.engines import Cost, Move, Piece
 from attnfit.engines.sglang import words
+from attnfit.engines.sglang.moves_costs import price
 from attnfit.inputs.secrets import is_secret
 
 OPTIONS = Path(__file__).with_name("options.json")
@@ -29,6 +30,14 @@ def options(version: str) -> tuple[str, ...]:
     return tuple(name for name, (first, last) in table.items() if Version(first) <= this <= Version(last))
 
 
+def pieces(argv: Sequence[str], version: str) -> list[Piece]:
+    """Every word, a flag together with its values."""
+    spans, known = words.spans(argv), {words.full(name) for name in options(version)}
+    front = argv[: spans[0].start] if spans else argv
+    flags = [Piece(span.flag, tuple(argv[span.start : span.stop]), span.flag in known) for span in spans]
+    return [*(Piece("", (word,), False) for word in front), *flags]
+
+
 def spelling(argv: Sequence[str], version: str, message: str) -> Iterator[Move]:
     """Changes of the words that the message names."""
     if match := _AMBIGUOUS.search(message):
@@ -39,8 +48,8 @@ def spelling(argv: Sequence[str], version: str, message: str) -> Iterator[Move]:
         flag, given = words.full(match[1].partition("/")[0]), match[2]
         names = [name.strip(" '\"") for name in match[3].split(",")]
         for name in _close(given, names):
-            yield Move(f"{flag} {name} instead of {given}", words.put(argv, flag, name))
-        yield Move(f"drop {words.shown(argv, flag)}", words.without(argv, flag))
+            yield Move(f"{flag} {name} instead of {given}", words.put(argv, flag, name), cost=Cost.NOTHING)
+        yield Move(f"drop {words.shown(argv, flag)}", words.without(argv, flag), cost=price(flag))
     if match := _STRAY.search(message):
         yield from _strays(argv, version, match[1].split())
 
@@ -66,7 +75,7 @@ def _renamed(argv: Sequence[str], names: dict[str, str]) -> Move:
         name, equals, value = word.partition("=")
         changed.append(names.get(name, name) + equals + value if words.is_flag(word) else word)
     text = ", ".join(f"{new} instead of {old}" for old, new in names.items())
-    return Move(text, tuple(changed))
+    return Move(text, tuple(changed), cost=Cost.NOTHING)
 
 
 def _close(word: str, names: Sequence[str]) -> list[str]:

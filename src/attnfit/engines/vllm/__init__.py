@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnfit.core import Fit, Gpu, Launch, Model, Question, Selection
-from attnfit.engines import Circumstances, Given, KernelAsk, Move, Weights, divisor
+from attnfit.engines import Circumstances, Common, Cost, Given, KernelAsk, Move, Piece, Weights, divisor
 from attnfit.engines.traits import Traits
 from attnfit.engines.vllm import ours
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class Release:
     """One vLLM release; see `attnfit.engines.Release`."""
+
+    dear = False
 
     def __init__(self, version: str | None) -> None:
         from attnfit.engines.vllm import releases
@@ -62,7 +64,7 @@ class Release:
 
         other = Release(self.version)
         other._select, note = selector(source, self.version, self._book)
-        other.said = (*self.said, note)
+        other.said, other.dear = (*self.said, note), True
         return other
 
     def installed_in(self, prefix: str) -> Release:
@@ -146,6 +148,32 @@ class Vllm:
         from attnfit.engines.vllm.moves import moves
 
         return moves(given, launch)
+
+    def pieces(self, given: Given) -> Sequence[Piece]:
+        from attnfit.engines.vllm.moves_flags import Flags
+
+        return Flags(given).pieces()
+
+    def price(self, flag: str) -> Cost:
+        from attnfit.engines.vllm.moves_costs import price
+
+        return price(flag)
+
+    def common(self, given: Given) -> Common:
+        from attnfit.engines.vllm.common import common
+
+        return common(given)
+
+    def translated(self, common: Common) -> Sequence[str]:
+        from attnfit.engines.vllm.common import translated
+
+        return translated(common)
+
+    def at_hand(self) -> Sequence[str]:
+        return self.releases()
+
+    def shipped(self, version: str) -> Release:
+        return Release(version)
 
     def room(self, given: Given, fit: Fit) -> Iterator[Move]:
         from attnfit.engines.vllm.moves import room

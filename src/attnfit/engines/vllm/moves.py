@@ -1,4 +1,4 @@
-"""Changes of a `vllm serve` launch worth trying after a refusal, cheapest first. Whether one helps is not said here."""
+"""Changes of a `vllm serve` launch worth trying where it does not start. Whether one helps is not said here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 from attnfit.core import Fit, Launch, Status
-from attnfit.engines import Given, Move
-from attnfit.engines.vllm import moves_ours, moves_sizes, ours
+from attnfit.engines import Cost, Given, Move
+from attnfit.engines.move import starts
+from attnfit.engines.vllm import moves_inert, moves_ours, moves_sizes
+from attnfit.engines.vllm.moves_costs import gives_up, price
 from attnfit.engines.vllm.moves_flags import Flags, name_of, words
 from attnfit.engines.vllm.moves_spelling import like_a_size, misspelt, spelling
 
@@ -21,17 +23,23 @@ _NEVER_DROPPED = frozenset({
     "--nnodes", "--host", "--port", "--api-key", "--served-model-name", "--hf-overrides", "--config",
 })  # fmt: skip
 
+_MOST_SHARE = 0.95  # of the memory, that is asked for: drivers and libraries take some
+
 _SIZE_WORDS = re.compile(r"World size|divisible|parallel", re.IGNORECASE)
 # A flag that the engine's own words name, and the word behind it.
 _NAMED = re.compile(r"(--[a-z][a-z0-9-]+)(?:[= ]['\"`]?([\w.]+))?")
 
 
 def moves(given: Given, launch: Launch) -> Iterator[Move]:
-    """What the refusal itself names first; then one flag less, another backend, another dtype, two flags less."""
+    """Flags that do nothing; what the refusal names; one flag less; another split, backend or dtype; our backend."""
     flags = Flags(given)
+    yield from moves_inert.moves(flags, launch)
+    if starts(launch):
+        return
     said = launch.detail or launch.error or ""
+    parsed = launch.stage != "parse_flags"
     wrong: Mapping[int, str] = {}
-    if launch.stage == "parse_flags":
+    if not parsed:
         yield from spelling(flags)
         wrong = misspelt(flags)
         yield from _no_file(flags)
@@ -39,46 +47,44 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
     sized = launch.stage == "create_engine_config" and _SIZE_WORDS.search(said) is not None
     if sized:
         yield from moves_sizes.visible(flags)
+    if sized or launch.stage not in ("parse_flags", "create_engine_config", "selector"):
         yield from moves_sizes.sizes(flags)
-    if launch.stage != "parse_flags":
+    if parsed:
         yield from _named(flags, said)
-    spans = [span for span in flags.spans if _may_go(name_of(flags.argv[span.start]), wrong.get(span.start))]
-    for span in spans:
-        yield Move(f"drop {words(flags.argv, span)}", flags.without(span), otherwise=bool(wrong.get(span.start)))
-    named = str(flags.values.get("attention_backend")).upper() in ours.NAMES  # it is what is wanted: sooner
-    if named and launch.stage != "parse_flags":
-        yield from moves_ours.moves(flags, launch)
+    for span in flags.spans:
+        name = flags.whole(flags.argv[span.start])
+        if _may_go(name_of(flags.argv[span.start]), wrong.get(span.start)):
+            name = wrong.get(span.start) or name
+            yield Move(f"drop {words(flags.argv, span)}", flags.without(span), gives_up(name), cost=price(name))
     yield from _backends(flags, launch)
     for dtype in ("bfloat16", "float16"):
         if launch.dtype is not None and dtype != launch.dtype:
-            yield Move(
-                f"--dtype {dtype}",
-                flags.put("--dtype", dtype),
-                f"activations run in {dtype} instead of {launch.dtype}",
-            )
-    if launch.stage not in ("parse_flags", "selector") and not sized:
-        yield from moves_sizes.sizes(flags)
-    if not named and launch.stage != "parse_flags":
+            yield Move(f"--dtype {dtype}", flags.put("--dtype", dtype), cost=Cost.DTYPE)
+    if parsed:
+        yield from _caches(flags, launch)
         yield from moves_ours.moves(flags, launch)
-    for i, first in enumerate(spans):
-        for second in spans[i + 1 :]:
-            both = " and ".join(words(flags.argv, s) for s in (first, second))
-            meant = wrong.get(first.start) or wrong.get(second.start)
-            yield Move(f"drop {both}", flags.without(first, second), otherwise=bool(meant))
 
 
 def room(given: Given, fit: Fit) -> Iterator[Move]:
     """As many requests as there are states for, more of the GPUs, shorter requests, an FP8 KV cache; enough or not."""
     flags = Flags(given)
     for count in dict.fromkeys(n for n in fit.sequences or () if n > 0):
-        yield Move(f"--max-num-seqs {count}", flags.put("--max-num-seqs", str(count)), "requests served at once")
+        argv = flags.put("--max-num-seqs", str(count))
+        yield Move(f"--max-num-seqs {count}", argv, "requests served at once", cost=Cost.SIZE, kind="requests")
     yield from moves_sizes.more(flags)
     for length in dict.fromkeys(n for n in fit.longest or () if n > 0):
-        gives_up = f"requests of more than {length:,} tokens"
         argv = flags.put("--max-model-len", str(length))
-        yield Move(f"--max-model-len {length}", argv, gives_up)
+        lost = f"requests of more than {length:,} tokens"
+        yield Move(f"--max-model-len {length}", argv, lost, cost=Cost.SIZE, kind="length")
+    for step in range(1, 10):
+        share = round((fit.utilization or 1) + 0.05 * step, 2)
+        if share <= _MOST_SHARE:
+            argv = flags.put("--gpu-memory-utilization", f"{share:g}")
+            lost = "memory left to other programs on the GPU, and to what is not counted"
+            yield Move(f"--gpu-memory-utilization {share:g}", argv, lost, cost=Cost.SIZE + 1, kind="share")
     if flags.span_of("--kv-cache-dtype") is None:
-        yield Move("--kv-cache-dtype fp8", (*given.argv, "--kv-cache-dtype", "fp8"), "precision of the KV cache")
+        argv = (*given.argv, "--kv-cache-dtype", "fp8")
+        yield Move("--kv-cache-dtype fp8", argv, "precision of the KV cache", cost=Cost.KV_DTYPE)
 
 
 def _may_go(name: str, meant: str | None) -> bool:
@@ -92,7 +98,8 @@ def _no_file(flags: Flags) -> Iterator[Move]:
     """A --config file that the parser cannot take."""
     if (span := flags.span_of("--config")) is not None:
         name = words(flags.argv, span).removeprefix("--config").lstrip("= ")
-        yield Move(f"drop {words(flags.argv, span)}", flags.without(span), f"what {name or 'that file'} should set")
+        lost = f"what {name or 'that file'} should set"
+        yield Move(f"drop {words(flags.argv, span)}", flags.without(span), lost, cost=Cost.FEATURE)
 
 
 def _named(flags: Flags, said: str) -> Iterator[Move]:
@@ -103,26 +110,42 @@ def _named(flags: Flags, said: str) -> Iterator[Move]:
             continue
         if flag.action in ("bool", "true", "false"):
             if flags.span_of(name) is None:
-                yield Move(name, (*flags.argv, name))
+                yield Move(name, (*flags.argv, name), cost=price(name))
         elif value := value.rstrip("."):
-            yield Move(f"{name} {value}", flags.put(name, value))
+            yield Move(f"{name} {value}", flags.put(name, value, *flag.options), cost=price(name))
 
 
 def _backends(flags: Flags, launch: Launch) -> Iterator[Move]:
     """The engine's choice instead of a backend asked for; then every backend that accepts all layers, by name."""
     asked = flags.given.variables.get(BACKEND_VARIABLE)
     if asked is not None:
-        yield Move(f"drop {BACKEND_VARIABLE}={asked}", flags.argv, variables={BACKEND_VARIABLE: None})
-    if launch.stage != "selector" and not any(layer.question.backend for layer in launch.layers):
+        yield Move(
+            f"drop {BACKEND_VARIABLE}={asked}", flags.argv, variables={BACKEND_VARIABLE: None}, cost=Cost.BACKEND
+        )
+    chosen = any(layer.question.backend for layer in launch.layers)
+    if launch.stage != "selector" and not chosen and not launch.ok:
         return
     for name in _accepting_all(launch):
         if asked is not None:
             changed = {BACKEND_VARIABLE: name}
-            yield Move(f"{BACKEND_VARIABLE}={name} instead of {asked}", flags.argv, variables=changed)
+            text = f"{BACKEND_VARIABLE}={name} instead of {asked}"
+            yield Move(text, flags.argv, variables=changed, cost=Cost.BACKEND + 1)
         if BACKEND_FLAG in flags.options:
-            yield Move(f"{BACKEND_FLAG} {name}", flags.put(BACKEND_FLAG, name))
+            yield Move(f"{BACKEND_FLAG} {name}", flags.put(BACKEND_FLAG, name), cost=Cost.BACKEND + 1)
         elif asked is None:
-            yield Move(f"{BACKEND_VARIABLE}={name}", flags.argv, variables={BACKEND_VARIABLE: name})
+            variables = {BACKEND_VARIABLE: name}
+            yield Move(f"{BACKEND_VARIABLE}={name}", flags.argv, variables=variables, cost=Cost.BACKEND + 1)
+
+
+def _caches(flags: Flags, launch: Launch) -> Iterator[Move]:
+    """Another KV cache dtype than the one asked for; than the model's own only where that is in the way."""
+    flag, now = flags.options.get("--kv-cache-dtype"), flags.values.get("kv_cache_dtype")
+    texts = (r.text for layer in launch.layers for v in layer.selection.verdicts if v.candidate for r in v.reasons)
+    if flag is None or (now is None and not any("kv_cache_dtype" in text or "KV cache" in text for text in texts)):
+        return
+    for value, lost in (("bfloat16", "room: a KV cache of 16 bits"), ("fp8", "precision of the KV cache")):
+        if value != now and value in (flag.choices or (value,)):
+            yield Move(f"--kv-cache-dtype {value}", flags.put("--kv-cache-dtype", value), lost, cost=Cost.KV_DTYPE + 1)
 
 
 def _accepting_all(launch: Launch) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
-from attnfit.engines import Given
+from attnfit.engines import Given, Piece
 from attnfit.engines.vllm.flags import prepare
 from attnfit.engines.vllm.flags.convert import EngineError
 from attnfit.engines.vllm.flags.parse import Lenient
@@ -23,7 +23,7 @@ class Flags:
 
     @cached_property
     def options(self) -> Mapping[str, Flag]:
-        return load_table(walked_as(self.given.book)).by_option()
+        return _options(walked_as(self.given.book))
 
     @cached_property
     def _read(self) -> tuple[Mapping[str, object], list[str]]:
@@ -71,6 +71,24 @@ class Flags:
             return 1
         return len(self.argv) if isinstance(flag.nargs, str) else flag.nargs
 
+    def pieces(self) -> list[Piece]:
+        """Every word, a flag together with its values."""
+        found: list[Piece] = []
+        at = 0
+        for span in self.spans:
+            found += [Piece("", (word,), False) for word in self.argv[at : span.start]]
+            name = self.whole(self.argv[span.start])
+            known = name.partition(".")[0] in self.options
+            found.append(Piece(name, self.argv[span.start : span.stop], known))
+            at = span.stop
+        return found + [Piece("", (word,), False) for word in self.argv[at:]]
+
+    def whole(self, word: str) -> str:
+        """The flag that a word names, by its longest name."""
+        name = name_of(word)
+        flag = self.options.get(name) or self.options.get(name.partition(".")[0])
+        return max(flag.options, key=len) if flag is not None and "." not in name else name
+
     def span_of(self, *spellings: str) -> range | None:
         return next((span for span in self.spans if name_of(self.argv[span.start]) in spellings), None)
 
@@ -85,6 +103,11 @@ class Flags:
             return (*self.argv, flag, value)
         spelt = self.argv[span.start].partition("=")[0]
         return (*self.argv[: span.start], spelt, value, *self.argv[span.stop :])
+
+
+@cache
+def _options(release: str) -> Mapping[str, Flag]:
+    return load_table(release).by_option()
 
 
 def name_of(word: str) -> str:

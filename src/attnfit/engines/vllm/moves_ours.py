@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from attnfit.core import Launch, Question
-from attnfit.engines import Move
+from attnfit.engines import Cost, Move
 from attnfit.engines.vllm import ours
 from attnfit.engines.vllm.moves_flags import Flags
 from attnfit.engines.vllm.plugin import indexers, serves, settings
@@ -43,7 +43,8 @@ def moves(flags: Flags, launch: Launch) -> Iterator[Move]:
         if before or parts:
             yield Move(
                 ", ".join([*before, *parts]), argv, gives_up, variables,
-                kind="" if there else "installs", installs="" if there else ours.EXTRA, env={ours.FACT: True},
+                kind="plugin", installs="" if there else ours.EXTRA, env={ours.FACT: True},
+                cost=(Cost.BACKEND + 2 if there else Cost.PLUGIN) + Cost.KV_DTYPE * (KV_FLAG in " ".join(parts)),
             )  # fmt: skip
 
 

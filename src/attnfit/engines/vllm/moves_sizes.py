@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from attnfit.engines import Move
+from attnfit.engines import Cost, Move
 from attnfit.engines.vllm.moves_flags import Flags
 
 # dest -> every spelling, the one to write first
@@ -48,7 +48,8 @@ def visible(flags: Flags) -> Iterator[Move]:
         free = (str(i) for i in range(flags.given.total) if str(i) not in ids)
         wide = ",".join([*ids, *(i for _, i in zip(range(need - len(ids)), free, strict=False))])
         name = "CUDA_VISIBLE_DEVICES"
-        yield Move(f"{name}={wide} instead of {shown}", flags.argv, variables={name: wide}, gpus=need)
+        yield Move(f"{name}={wide} instead of {shown}", flags.argv, variables={name: wide}, gpus=need,
+                   cost=Cost.SPLIT, kind="visible")  # fmt: skip
 
 
 def _near(flags: Flags, dest: str) -> list[int]:
@@ -69,4 +70,4 @@ def _number(flags: Flags, dest: str) -> int | None:
 def _sized(flags: Flags, spellings: tuple[str, ...], size: int) -> Move:
     span = flags.span_of(*spellings)
     spelt = flags.argv[span.start].partition("=")[0] if span is not None else spellings[0]
-    return Move(f"{spelt} {size}", flags.put(spellings[0], str(size), *spellings))
+    return Move(f"{spelt} {size}", flags.put(spellings[0], str(size), *spellings), cost=Cost.SPLIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from attnfit.engines import Move
+from attnfit.engines import Cost, Move
 from attnfit.engines.vllm.moves_flags import Flags, name_of
 from attnfit.inputs.secrets import is_secret
 
@@ -24,9 +24,10 @@ def spelling(flags: Flags) -> Iterator[Move]:
         loose = []
     put_right = ", ".join(f"{_shown(new)} instead of {_shown((flags.argv[i],))}" for i, new in right.items())
     if right:
-        yield Move(put_right, _applied(flags, right, []))
+        yield Move(put_right, _applied(flags, right, []), cost=Cost.NOTHING)
     if loose:
-        yield Move(f"{put_right}, and drop {_NO_FLAG}" if right else f"drop {_NO_FLAG}", _applied(flags, right, loose))
+        text = f"{put_right}, and drop {_NO_FLAG}" if right else f"drop {_NO_FLAG}"
+        yield Move(text, _applied(flags, right, loose), cost=Cost.NOTHING + 1)
 
 
 def misspelt(flags: Flags) -> Mapping[int, str]:

@@ -84,7 +84,7 @@ def _versions(folder: Path) -> list[str]:
     return [stem for _, stem in sorted(found)]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=32)
 def _load(version: str, folder: Path) -> Book:
     return book.load(version, folder)
 

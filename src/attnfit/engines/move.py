@@ -1,0 +1,54 @@
+"""A change of a launch, and what it costs its user.
+
+The classes are in the order in which a user would take them; the search adds them up. The gaps between them only have
+to keep that order for the few changes that one offer combines (docs/planner.md has the table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from attnfit.core import Launch
+
+
+class Cost(IntEnum):
+    NOTHING = 1  # a flag that does nothing goes; a misspelt one is put right
+    BACKEND = 4  # another backend or kernel: the same numbers, another speed
+    GRAPHS = 10  # CUDA graphs, fusions, compilation: speed
+    BLOCK = 14  # block or page size: speed, and how finely caches are shared
+    KV_DTYPE = 20  # precision, or room, of the KV cache
+    DTYPE = 30  # precision of the activations
+    FEATURE = 40  # something that was asked for goes: speculative decoding, LoRA, quantisation on the fly, ...
+    SIZE = 50  # fewer requests at once, shorter ones, another share of the memory
+    SPLIT = 60  # the model divided otherwise among the GPUs
+    PACKAGE = 80  # a package to install
+    DENSE = 100  # sparse attention off: beyond its top-k another model, and slower
+    PLUGIN = 120  # attnfit's own backend: not run on every GPU yet
+    RELEASE = 150  # another release of the engine; one more for every release in between
+    FORMAT = 200  # another checkpoint of the same model
+    ENGINE = 260  # the other engine
+    GPU = 400  # other hardware
+
+
+def starts(launch: Launch) -> bool:
+    """It passes, and nothing that is known stops it for sure: then only what does nothing is worth a change."""
+    broken = any(hazard.breaks for hazard in launch.hazards) or any(kernel.breaks for kernel in launch.kernels)
+    return bool(launch.ok) and not broken
+
+
+class Move(NamedTuple):
+    """A change of a launch: what it is in words, the server's flags after it, and what the user gives up."""
+
+    text: str
+    argv: tuple[str, ...]
+    gives_up: str = ""
+    variables: Mapping[str, str | None] = {}
+    gpus: int | None = None  # that the server sees then, where that changes
+    kind: str = ""  # of several moves of one class and kind that help at most one is worth offering
+    installs: str = ""  # what pip must install first, where the command runs
+    env: Mapping[str, bool] = {}  # environment facts that are then so
+    cost: int = Cost.FEATURE
+    whole: bool = False  # its parts are one thing: a flag in the place of two
+    release: str = ""  # of the engine, where that is what changes

@@ -1,0 +1,97 @@
+"""Plan: the smallest change that makes a launch start. `decide`, `measure` and the hazards are the only judges.
+
+edits.py cuts a change into parts, search.py combines them, offers.py says them; elsewhere.py looks at other releases,
+checkpoints, engines and GPUs; useless.py and conflict.py say what does not help, and why. docs/planner.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attnfit.core import Fit, Launch, Plan, Step
+from attnfit.decide import Request
+from attnfit.engines import Cost, Engine, Weights
+from attnfit.plan import elsewhere
+from attnfit.plan.changes import successors, text_only
+from attnfit.plan.conflict import because
+from attnfit.plan.edits import Origin, start
+from attnfit.plan.judge import Judge, Outcome
+from attnfit.plan.offers import MOST_STEPS, Render, ends_as, steps
+from attnfit.plan.search import Searched, search
+from attnfit.plan.useless import MOST, useless
+
+MOST_TRIES = 100  # launches asked near the one given, where an answer takes a few milliseconds
+MOST_DEAR_TRIES = 28  # where each takes a tenth of a second: an engine's own code, run by the witness
+MOST_FAR = 120  # launches of other releases, checkpoints and GPUs
+
+__all__ = ["Render", "ends_as", "plan"]
+
+
+def plan(
+    engine: Engine, request: Request, launch: Launch, render: Render, weights: Callable[[], Weights],
+    *, fit: Fit | None = None, far: bool = True,
+) -> Plan:  # fmt: skip
+    """What makes a launch start that does not; an empty plan for one that does, or of which that is unknown.
+
+    `fit`: of the launch as it was given, if it passes. `far`: look beyond the command where nothing in it helps.
+    `weights` is asked only if there is a change whose memory is to be measured.
+    """
+    dear = request.release.dear
+    judge = Judge(weights, MOST_DEAR_TRIES if dear else MOST_TRIES)
+    outcome = judge.told(request, launch, fit)
+    if launch.ok is None or outcome.starts or (fit is not None and fit.files):
+        return Plan()
+    origin = start(engine, request)
+    searched = _near(origin, judge, outcome)
+    offered = steps(origin, outcome, searched.found, render)
+    tried = [judge.tried]
+    why: tuple[str, ...] = ()
+    if far and not any(step.cost < Cost.DENSE for step in offered):
+        why = tuple(because(origin, outcome))
+        offered = [*text_only(engine, request, outcome), *offered]
+        offered = _far(origin, outcome, searched, offered, render, weights, tried)
+    cheapest = min((step.cost for step in offered), default=None)
+    said = tuple(useless(outcome, searched.tried, cheapest))[:MOST]
+    if not offered:
+        offered = [Step(_nothing(request, outcome))]
+    return Plan(tuple(offered[:MOST_STEPS]), said, why, sum(tried), searched.stopped_early)
+
+
+def _near(origin: Origin, judge: Judge, outcome: Outcome) -> Searched:
+    """In the command at hand. Flags that do nothing and cannot be taken out of it are put up with."""
+    of = successors(origin.engine)
+    searched = search(origin, judge, outcome, of)
+    if not searched.found:
+        stuck = {flag for _, after in searched.tried if after.starts for flag in after.inert}
+        if stuck:
+            judge.tolerated = frozenset(stuck)
+            searched = search(origin, judge, outcome, of)
+    return searched
+
+
+def _far(
+    origin: Origin, outcome: Outcome, searched: Searched, near: list[Step], render: Render,
+    weights: Callable[[], Weights], tried: list[int],
+) -> list[Step]:  # fmt: skip
+    """What is near and what lies further off, until there is enough of it."""
+    judge = Judge(weights, MOST_FAR)
+    found = list(elsewhere.releases(origin, judge))
+    offered = [*near, *steps(origin, outcome, found, render)]
+    offered += elsewhere.unquantised(origin, judge)
+    if len(offered) < MOST_STEPS:
+        offered += elsewhere.other_engines(origin, outcome.launch, weights, tried)
+    if not any(step.argv for step in offered):
+        hardware = Judge(weights, MOST_FAR)
+        offered += elsewhere.other_gpus(origin, hardware, searched)
+        tried.append(hardware.tried)
+    tried.append(judge.tried)
+    return offered
+
+
+def _nothing(request: Request, outcome: Outcome) -> str:
+    if outcome.too_large:
+        return "more GPUs to divide the model among, or a checkpoint with fewer bits a weight"
+    launch = outcome.launch
+    if launch.ok:
+        return "no change found with which it does not break"
+    return f"no change found; the engine stops {launch.when or f'at stage {launch.stage}'}"

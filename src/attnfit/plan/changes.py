@@ -1,0 +1,60 @@
+"""Where changes come from: the engine's moves, the remedies of hazards, and what needs less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnfit.core import Hazard, Step
+from attnfit.decide import Request
+from attnfit.engines import Cost, Engine, Move
+from attnfit.plan.judge import Outcome
+from attnfit.plan.search import Successors
+
+
+def successors(engine: Engine) -> Successors:
+    """What may be changed of a launch that does not start, or starts with flags that do nothing."""
+
+    def of(request: Request, outcome: Outcome) -> Iterator[Move]:
+        if outcome.launch.ok is None:
+            return
+        yield from engine.moves(request.given(), outcome.launch)
+        for hazard in outcome.breaking:
+            yield from _remedies(engine, request, hazard)
+        if outcome.fit is not None and outcome.too_large and not outcome.fit.files:
+            yield from engine.room(request.given(), outcome.fit)
+
+    return of
+
+
+def _remedies(engine: Engine, request: Request, hazard: Hazard) -> Iterator[Move]:
+    """Of the record's ways out those that are a matter of flags and variables."""
+    from attnfit.engines.log import Edit, log_words
+    from attnfit.hazards.catalogue import records_of
+    from attnfit.hazards.words import meant, remedy_line
+
+    words = next(log for log in log_words() if log.engine == engine.name)
+    release = request.release.version
+    record = records_of(engine.name).get(hazard.code)
+    for remedy in meant(record, engine.name, release) if record is not None else ():
+        if remedy_line(remedy) not in hazard.remedies or remedy.installs:
+            continue
+        argv = words.edited(request.argv, request.form, release, Edit(remedy.set, remedy.drop))
+        variables = {k: v for k, v in remedy.variables.items() if v is not None or k in request.variables}
+        if tuple(argv) != request.argv or variables:
+            prices = [*(engine.price(flag) for flag in (*remedy.set, *remedy.drop)), *(Cost.BACKEND for _ in variables)]
+            yield Move(remedy.text, argv, remedy.gives_up, variables, cost=max(prices), kind=hazard.code)
+
+
+def text_only(engine: Engine, request: Request, outcome: Outcome) -> list[Step]:
+    """Ways out that are no matter of flags: packages, drivers, other releases, as the records have them."""
+    from attnfit.hazards.catalogue import records_of
+    from attnfit.hazards.words import meant, remedy_line
+
+    found = []
+    for hazard in outcome.breaking:
+        record = records_of(engine.name).get(hazard.code)
+        for remedy in meant(record, engine.name, request.release.version) if record is not None else ():
+            line = remedy_line(remedy)
+            if line in hazard.remedies and not (remedy.set or remedy.drop or remedy.variables):
+                found.append(Step(line))
+    return found

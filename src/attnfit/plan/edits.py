@@ -1,0 +1,142 @@
+"""Changes of a launch as atomic parts: what two launches differ in, and a launch with some of those parts.
+
+Parts are always those of the launch as it was given. So two ways to one launch are one, and any part of an offer can be
+taken back to see whether it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+
+import msgspec
+
+from attnfit.decide import Request
+from attnfit.engines import Engine, Given, Move, Piece, Release
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One thing that is changed: a flag, a word, a variable, a package or the release."""
+
+    at: int = -1  # of the pieces given, those from `at` to `stop` ...
+    stop: int = -1
+    put: tuple[tuple[str, ...], ...] = ()  # ... become these
+    variable: str = ""
+    value: str | None = None  # of the variable; None takes it away
+    gpus: int | None = None  # that the server sees then
+    installs: str = ""
+    env: tuple[tuple[str, bool], ...] = ()
+    release: str = ""
+
+
+Parts = tuple[Part, ...]
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A launch as it was given, cut into pieces once."""
+
+    engine: Engine
+    request: Request
+    pieces: tuple[Piece, ...]
+    releases: dict[str, Release]  # others that were looked at
+
+    def pieces_of(self, argv: Sequence[str]) -> tuple[Piece, ...]:
+        return tuple(self.engine.pieces(given_of(self.request, argv)))
+
+
+def start(engine: Engine, request: Request) -> Origin:
+    return Origin(engine, request, tuple(engine.pieces(request.given())), {})
+
+
+def given_of(request: Request, argv: Sequence[str]) -> Given:
+    return request.given()._replace(argv=tuple(argv))
+
+
+def parts_of(origin: Origin, before: Parts, move: Move) -> Parts:
+    """The parts of a launch that had `before` already, after one more move."""
+    variables = {part.variable: part for part in before if part.variable}
+    for name, value in move.variables.items():
+        if origin.request.variables.get(name) == value:
+            variables.pop(name, None)
+        else:
+            variables[name] = Part(variable=name, value=value, gpus=move.gpus)
+    installs = {part.installs: part for part in before if part.installs}
+    if move.installs:
+        installs[move.installs] = Part(installs=move.installs, env=tuple(sorted(move.env.items())))
+    release = tuple(part for part in before if part.release)
+    words = _words(origin.pieces, origin.pieces_of(move.argv))
+    return (*release, *installs.values(), *variables.values(), *words)
+
+
+def with_parts(origin: Origin, parts: Parts) -> Request:
+    """The launch with those parts changed, and no others."""
+    request = origin.request
+    argv = _put(origin.pieces, [part for part in parts if part.at >= 0])
+    variables = dict(request.variables)
+    env, counted, release = dict(request.env or {}), request.counted, request.release
+    for part in parts:
+        if part.release:
+            release = origin.releases[part.release]
+            env = {name: said for name, said in request.stated.items() if name in release.facts()}
+    for part in parts:
+        if part.variable and part.value is None:
+            variables.pop(part.variable, None)
+        elif part.variable:
+            variables[part.variable] = str(part.value)
+        if part.gpus is not None and counted is not None:
+            counted = part.gpus
+        env.update(part.env)
+    return msgspec.structs.replace(
+        request, argv=argv, variables=variables, env=env, counted=counted, release=release, tried=True
+    )
+
+
+def _put(pieces: tuple[Piece, ...], words: list[Part]) -> tuple[str, ...]:
+    out: list[str] = []
+    at = 0
+    for part in sorted(words, key=lambda part: (part.at, part.stop)):
+        for piece in pieces[at : part.at]:
+            out += piece.words
+        for group in part.put:
+            out += group
+        at = max(at, part.stop)
+    for piece in pieces[at:]:
+        out += piece.words
+    return tuple(out)
+
+
+def _words(old: tuple[Piece, ...], new: tuple[Piece, ...]) -> Iterator[Part]:
+    """Where two lists of pieces differ, one flag at a time."""
+    before, after = [p.words for p in old], [p.words for p in new]
+    for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield from _block(old, new, range(i, j), range(k, m))
+
+
+def _block(old: tuple[Piece, ...], new: tuple[Piece, ...], gone: range, come: range) -> Iterator[Part]:
+    """Pieces in the place of others: those of one flag belong together; words nobody knows become what was meant."""
+    left = list(come)
+    pairs: dict[int, int] = {}
+    for i in gone:
+        match = next((k for k in left if new[k].flag and new[k].flag == old[i].flag), None)
+        if match is not None:
+            pairs[i] = match
+            left.remove(match)
+    odd = [i for i in gone if i not in pairs and not old[i].known]
+    whole: Part | None = None
+    if odd and len(odd) == len(left):
+        pairs |= dict(zip(odd, left, strict=True))
+        left = []
+    elif odd and left and odd == list(range(odd[0], odd[-1] + 1)):  # -tp8 becomes -tp 8
+        whole = Part(at=odd[0], stop=odd[-1] + 1, put=tuple(new[k].words for k in left))
+        left = []
+    if whole is not None:
+        yield whole
+    alone = [i for i in gone if i not in pairs and not (whole is not None and i in odd)]
+    for i in gone:
+        if i in pairs:
+            yield Part(at=i, stop=i + 1, put=(new[pairs[i]].words,))
+        elif i in alone:
+            yield Part(at=i, stop=i + 1)
+    for k in left:
+        yield Part(at=gone.stop, stop=gone.stop, put=(new[k].words,))

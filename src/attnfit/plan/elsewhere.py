@@ -1,0 +1,225 @@
+"""What lies outside the command at hand: another release, another checkpoint, the other engine, another GPU.
+
+Looked at only where nothing near helps: each of these is a day's work for somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from attnfit.core import Launch, Step
+from attnfit.decide import Request
+from attnfit.engines import ENGINES, Common, Cost, Engine, Move, Weights, distribution_of, engine
+from attnfit.gpus import catalogue
+from attnfit.plan.changes import successors
+from attnfit.plan.edits import Origin, Part, parts_of, start, with_parts
+from attnfit.plan.judge import Judge, Outcome
+from attnfit.plan.offers import changed, then
+from attnfit.plan.search import Found, Searched, minimal
+
+MOST_RELEASES, MOST_THERE = 24, 2  # releases looked at; changes of each class that are tried in each
+MOST_ENGINE, MOST_GPUS = 12, 12
+
+
+def releases(origin: Origin, judge: Judge) -> Iterator[Found]:
+    """Other releases, nearest first and of two as near the newer: as they are, then with one change more.
+
+    Ends at the first that needs nothing which is not in the release.
+    """
+    request, mine = origin.request, origin.engine
+    known = [version for version in mine.at_hand() if version != request.release.version]
+    books = {request.release.book}
+    ordered = sorted(known, key=lambda version: (abs(_place(known, version, request)), -known.index(version)))
+    looked = 0
+    for version in ordered:
+        release = mine.shipped(version)
+        if release.book in books or not release.exact:
+            continue
+        books.add(release.book)
+        if looked == MOST_RELEASES or judge.enough():
+            return
+        looked += 1
+        origin.releases[version] = release
+        move = Move("", request.argv, kind="release", cost=Cost.RELEASE + looked, release=version)
+        for found in _there(origin, judge, Part(release=version), move):
+            yield found
+            if not any(part.installs for part in found.parts):
+                return
+
+
+def _place(known: list[str], version: str, request: Request) -> float:
+    """How many releases lie between: those known are in order."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        at = sum(Version(each) < Version(request.release.version) for each in known) - 0.5
+    except InvalidVersion:
+        at = len(known) - 0.5
+    return known.index(version) - at
+
+
+def _there(origin: Origin, judge: Judge, part: Part, move: Move) -> Iterator[Found]:
+    """A release as the launch is, else with one change more, the cheapest first."""
+    request = with_parts(origin, (part,))
+    after = judge.ask(request)
+    if judge.clean(after):
+        yield Found((part,), ((move, (part,)),), after)
+        return
+    for more in _few(successors(origin.engine)(request, after)):
+        parts = parts_of(origin, (part,), more)
+        there = judge.ask(with_parts(origin, parts))
+        if judge.clean(there):
+            own = tuple(each for each in parts if each != part)
+            found = minimal(origin, judge, Found(parts, ((move, (part,)), (more, own)), there))
+            if any(each.release for each in found.parts):
+                yield found
+            if not more.installs:
+                return
+
+
+def _few(moves: Iterator[Move]) -> list[Move]:
+    """The first of each class, cheapest first; those that leave the launch what it is."""
+    kept: dict[int, list[Move]] = {}
+    for move in sorted(moves, key=lambda each: each.cost):
+        if move.cost < Cost.RELEASE and not Cost.FEATURE <= move.cost < Cost.PLUGIN:
+            kept.setdefault(move.cost, []).append(move)
+    return [move for group in kept.values() for move in group[:MOST_THERE]]
+
+
+def unquantised(origin: Origin, judge: Judge) -> Iterator[Step]:
+    """A checkpoint of the same model in its own dtype, where the one at hand is quantised."""
+    model = origin.request.model
+    plain = _without(model.config)
+    if model.gguf is not None or (plain == model.config and model.hf_quant is None):
+        return
+    changed = msgspec.structs.replace(origin.request, tried=True, model=msgspec.structs.replace(
+        model, config=plain, hf_quant=None, weight_dtypes=None))  # fmt: skip
+    after = judge.ask(changed)
+    if judge.clean(after):
+        text = f"a checkpoint of the same model that is not quantised; {'; '.join(then(after))}"
+        yield Step(text, gives_up="the room that quantised weights save", kind="format", cost=Cost.FORMAT,
+                   doubts=tuple(after.doubts))  # fmt: skip
+
+
+def _without(config: dict[str, object]) -> dict[str, object]:
+    return {
+        key: _without(value) if key == "text_config" and isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in ("quantization_config", "compression_config")
+    }
+
+
+def other_engines(origin: Origin, before: Launch, weights: Callable[[], Weights], tried: list[int]) -> Iterator[Step]:
+    """The launch as far as it can be said to another engine, with one change more if that is what it takes."""
+    common = origin.engine.common(origin.request.given())
+    for name in ENGINES:
+        other = engine(name)
+        known = other.at_hand() if name != origin.engine.name else ()
+        for less in _less(common) if known else ():
+            words = tuple(other.translated(less))
+            argv, form = _server_words(words)
+            there = msgspec.structs.replace(
+                origin.request, release=other.shipped(known[-1]), argv=argv, form=form, variables={}, env={}, stated={},
+                tried=True,
+            )  # fmt: skip
+            step = _of_engine(other, there, before, words[: len(words) - len(argv)], less.left, weights, tried)
+            if step is not None:
+                yield step
+                break
+
+
+def _less(common: Common) -> Iterator[Common]:
+    """All that can be said, then without the dtype, then the plainest command."""
+    yield common
+    for kept in (set(common.values) - {"dtype"}, set(common.values) & {"tensor parallel"}):
+        gone = [f"the {name}" for name in common.values if name not in kept]
+        if gone:
+            yield Common(common.model, {k: v for k, v in common.values.items() if k in kept}, (*gone, *common.left))
+
+
+def _server_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    from attnfit.inputs.command import parse_command
+
+    read = parse_command(words)
+    return read.argv, read.form
+
+
+def _of_engine(
+    other: Engine,
+    request: Request,
+    before: Launch,
+    head: tuple[str, ...],
+    left: tuple[str, ...],
+    weights: Callable[[], Weights],
+    tried: list[int],
+) -> Step | None:
+    origin, judge = start(other, request), Judge(weights, MOST_ENGINE)
+    after = judge.ask(request)
+    version = request.release.version
+    installs = f"{distribution_of(other.name).name}=={version}"
+    gone = f"left away: {', '.join(left)}" if left else ""
+    more = ""
+    found = Found((), (), after)
+    if not judge.clean(after):
+        moves = sorted(successors(other)(request, after), key=lambda each: each.cost)
+        for move in [each for each in moves if each.cost <= Cost.DENSE]:
+            if judge.enough():
+                break
+            parts = parts_of(origin, (), move)
+            there = judge.ask(with_parts(origin, parts))
+            if judge.clean(there):
+                found = Found(parts, ((move, parts),), there)
+                more = move.text
+                break
+    tried.append(judge.tried)
+    if not judge.clean(found.outcome):
+        return None
+    argv = with_parts(origin, found.parts).argv
+    text = (
+        f"serve it with {other.name} {version} instead{f', {more}' if more else ''}; {'; '.join(then(found.outcome))}"
+    )
+    lost = [move.gives_up for move, _ in found.moves if move.gives_up]
+    lost += [*changed(before, found.outcome.launch), *filter(None, [gone])]
+    return Step(
+        text, (*head, *argv), "; ".join(lost), installs=installs, kind="engine",
+        cost=Cost.ENGINE + found.cost, doubts=tuple(found.outcome.doubts), engine=other.name, release=version,
+    )  # fmt: skip
+
+
+def other_gpus(origin: Origin, judge: Judge, searched: Searched) -> Iterator[Step]:
+    """As many of another GPU: the nearest in memory that starts it as it is, or with what helped but for the memory."""
+    request = origin.request
+    mine, total = request.gpus[0][0], sum(count for _, count in request.gpus)
+    size = mine.memory_gib or 0.0
+    near = sorted(
+        (entry.gpu for entry in catalogue() if entry.capability is not None and entry.kind != "embedded"),
+        key=lambda gpu: (abs((gpu.memory_gib or 0.0) - size), gpu.name),
+    )
+    bases: list[tuple[str, Request]] = [("", request)]
+    for move, after in searched.tried:
+        if after.launch.ok and after.too_large and len(bases) < 2:
+            bases.append((f", and {move.text}", with_parts(origin, parts_of(origin, (), move))))
+    looked, larger = 0, len(bases) > 1
+    for gpu in near:
+        if larger and (gpu.memory_gib or 0.0) <= size:
+            continue
+        if gpu.name == mine.name or (gpu.capability == mine.capability and (gpu.memory_gib or 0) <= size):
+            continue
+        looked += 1
+        for also, base in bases:
+            if looked > MOST_GPUS or judge.enough():
+                return
+            after = judge.ask(msgspec.structs.replace(base, gpus=((gpu, total),), tried=True, driver=""))
+            if judge.clean(after) and _has_room(after):
+                what = f"{total} x {gpu.name} (compute capability {gpu.capability})"
+                text = f"other hardware: {what}{also}; {'; '.join(then(after))}"
+                yield Step(text, kind="gpu", cost=Cost.GPU, doubts=tuple(after.doubts), gpu=gpu.name)
+                return
+
+
+def _has_room(outcome: Outcome) -> bool:
+    """Whether at least the weights fit, as far as their size is known: nobody buys GPUs on a guess."""
+    fit = outcome.fit
+    return fit is None or fit.weights is None or fit.usable is None or fit.weights[0] <= fit.usable[1]

@@ -1,0 +1,152 @@
+"""An offer as a step for people and programs: what to change, what it costs, what stays in doubt, the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from attnfit.core import FlagChange, Launch, Step
+from attnfit.engines import Cost, Move, distribution_of
+from attnfit.inputs.secrets import hide
+from attnfit.plan.edits import Origin, Part, with_parts
+from attnfit.plan.judge import Outcome
+from attnfit.plan.search import Found
+
+MOST_STEPS = 4
+
+# A change put into the user's own command; None: it cannot be written there.
+Render = Callable[[Move], tuple[str, ...] | None]
+
+
+def steps(origin: Origin, before: Outcome, found: list[Found], render: Render) -> list[Step]:
+    """One of a kind, cheapest first; of those that end alike, the cheapest. Where the launch as given runs out of
+    memory, those that are sure not to come first."""
+
+    def order(each: Found) -> tuple[bool, int, int]:
+        return (before.too_large and each.outcome.tight, each.cost, len(each.parts))
+
+    offered: list[Step] = []
+    kinds: set[object] = set()
+    ends: set[object] = set()
+    for each in sorted(found, key=order):
+        end = (each.kind, *ends_as(each.outcome.launch)) if each.kind[1] else ends_as(each.outcome.launch)
+        if each.kind in kinds or end in ends or len(offered) == MOST_STEPS:
+            continue
+        if (step := step_of(origin, before.launch, each, render)) is not None:
+            kinds.add(each.kind)
+            ends.add(end)
+            offered.append(step)
+    return offered
+
+
+def step_of(origin: Origin, before: Launch, found: Found, render: Render) -> Step | None:
+    """None: it cannot be written in the user's command."""
+    request = with_parts(origin, found.parts)
+    variables = {part.variable: part.value for part in found.parts if part.variable}
+    release = next((part.release for part in found.parts if part.release), "")
+    words = render(Move("", request.argv, variables=variables, release=release))
+    if words is None:
+        return None
+    launch = found.outcome.launch
+    installs = " ".join(part.installs for part in found.parts if part.installs)
+    if release and words == render(Move("", request.argv, variables=variables)):  # the command does not name it
+        installs = " ".join(filter(None, [f"{distribution_of(origin.engine.name).name}=={release}", installs]))
+    return Step(
+        text="; ".join([in_words(origin, found), *then(found.outcome)]),
+        argv=words,
+        gives_up="; ".join(dict.fromkeys([*_lost(found), *changed(before, launch)])),
+        installs=installs,
+        env={name: said for part in found.parts for name, said in part.env},
+        kind=str(found.kind[0]),
+        cost=found.cost,
+        doubts=tuple(found.outcome.doubts),
+        changes=tuple(changes(origin, found)),
+        engine=origin.engine.name if release else "",
+        release=release,
+    )
+
+
+def then(outcome: Outcome) -> Iterator[str]:
+    """What serves it then, and what is in doubt."""
+    names = ", ".join(dict.fromkeys(serving(outcome.launch)))
+    yield f"then {names} serves it" if names else "then it passes"
+    if outcome.doubts:
+        yield outcome.doubts[0]
+
+
+def serving(launch: Launch) -> list[str]:
+    """The backends that serve it."""
+    pair = [name for role, name in launch.chosen if role in ("prefill", "decode")]
+    return [name for name in (*(layer.selection.chosen for layer in launch.layers), *pair) if name]
+
+
+def ends_as(launch: Launch) -> tuple[object, ...]:
+    """The same for launches that end up alike: one way to each is enough."""
+    chosen = tuple((layer.role, layer.selection.chosen, layer.question.num_heads) for layer in launch.layers)
+    return (chosen, launch.chosen, launch.dtype, launch.kv_cache_dtype_after_init, launch.block_size_after_load)
+
+
+def in_words(origin: Origin, found: Found) -> str:
+    """ "drop --dtype float16", "--attention-backend triton instead of flashinfer"."""
+    idle = {part for move, own in found.moves if move.cost == Cost.NOTHING and move.kind == "inert" for part in own}
+    said = [_part(origin, part) + (", which does nothing here" if part in idle else "") for part in found.parts]
+    return ", ".join(said) if len(said) < 2 else ", and ".join([", ".join(said[:-1]), said[-1]])
+
+
+def _part(origin: Origin, part: Part) -> str:
+    if part.release:
+        return f"{origin.engine.name} {part.release} instead of {origin.request.release.version}"
+    if part.installs:
+        return f"pip install '{part.installs}' where it runs"
+    if part.variable:
+        was = origin.request.variables.get(part.variable)
+        name, value = part.variable, part.value
+        shown = hide([f"{name}={value if value is not None else was}"])[0]
+        if value is None:
+            return f"drop {shown}"
+        return f"{shown} instead of {hide([f'{name}={was}'])[0].partition('=')[2]}" if was is not None else shown
+    gone, come = _gone(origin, part), [" ".join(hide(words)) for words in part.put]
+    if not come:
+        return f"drop {' '.join(gone)}"
+    if not gone:
+        return " ".join(come)
+    old, new = gone[0].split(maxsplit=1), come[0].split(maxsplit=1)
+    alike = len(old) == len(new) == 2 and old[0] == new[0]
+    return f"{' '.join(come)} instead of {old[1] if alike else ' '.join(gone)}"
+
+
+def _gone(origin: Origin, part: Part) -> list[str]:
+    """What goes, as it may be shown: words that belong to no known flag may be anything, so of those only the name."""
+    pieces = origin.pieces[part.at : part.stop]
+    shown = [" ".join(hide(p.words)) if p.known else p.words[0].partition("=")[0] if p.flag else "" for p in pieces]
+    if any(shown):
+        return [text for text in shown if text]
+    first = pieces[0].words[0] if pieces else ""
+    meant = part.put and not first[:1].isalnum()  # a dash that is none, in front of a flag
+    return [first if meant else "the words that belong to no flag"] if first else []
+
+
+def changes(origin: Origin, found: Found) -> Iterator[FlagChange]:
+    """The flag diff."""
+    for part in found.parts:
+        if part.variable:
+            was = origin.request.variables.get(part.variable)
+            before = None if was is None else hide([f"{part.variable}={was}"])[0].partition("=")[2]
+            after = None if part.value is None else hide([f"{part.variable}={part.value}"])[0].partition("=")[2]
+            yield FlagChange(part.variable, before, after, variable=True)
+        elif part.at >= 0:
+            gone = _gone(origin, part)
+            come = [" ".join(hide(words)) for words in part.put]
+            name = (gone or come)[0].split()[0].partition("=")[0]
+            yield FlagChange(name, " ".join(gone) if gone else None, " ".join(come) if come else None)
+
+
+def _lost(found: Found) -> Iterator[str]:
+    for move, _ in found.moves:
+        if move.gives_up:
+            yield move.gives_up
+
+
+def changed(before: Launch, after: Launch) -> Iterator[str]:
+    """What an offer changes of the launch's numbers, whatever flag did it."""
+    if before.dtype and after.dtype and before.dtype != after.dtype:
+        yield f"activations run in {after.dtype} instead of {before.dtype}"
