@@ -90,6 +90,11 @@ class Engine:
         with (self.model / "workers.txt").open("a") as file:
             file.write(said.stdout.decode().splitlines()[0] + "\n")
 
+    def do_socket(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+        self.socket.listen()
+
     def do_exit(self, code: int) -> None:
         os._exit(code)
 

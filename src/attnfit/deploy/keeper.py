@@ -24,8 +24,10 @@ import psutil
 
 from attnfit.deploy import tree
 from attnfit.deploy.keptlog import KeptLog
+from attnfit.deploy.residue import Residue
 
 BLOCK = 1 << 16
+LOOKS_S = (2.0, 5.0, 10.0, 20.0, 40.0)  # after the start, and then each 60 s: what the engine holds open is looked at
 
 
 class Keeper:
@@ -38,6 +40,9 @@ class Keeper:
         self.asked = ""  # what it was told to do: "stop", "kill"
         self.since = 0.0
         self.orders = b""
+        self.residue = Residue()
+        self.looked = 0  # times
+        self.look_at = 0.0
 
     def say(self, **what: Any) -> None:
         with contextlib.suppress(OSError):
@@ -81,21 +86,25 @@ class Keeper:
         if self.detached:
             os.set_blocking(self.output, False)
             wait.register(self.output, selectors.EVENT_READ, self.pump)
+        self.look()
         while self.code is None:
             for key, _ in wait.select(self.patience()):
                 if not key.data():
                     wait.unregister(key.fd)
             self.reap()
-            if self.patience() == 0.0 and self.code is None:
+            if time.monotonic() >= self.look_at:
+                self.look()
+            if self.asked == "stop" and self.grace_left() == 0.0 and self.code is None:
                 self.order("kill")
         self.say(event="exited", code=self.code)
         grace = min(tree.TERM_S, self.job["grace"])
         left = tree.end(self.others, hard=self.asked == "kill", grace=grace, meanwhile=self.pump)
+        removed = self.residue.clear()
         if self.log is not None:
             self.pump()
             self.log.close()
         self.note_end(left)
-        self.say(event="ended", left=left)
+        self.say(event="ended", left=left, removed=removed)
 
     @property
     def output(self) -> int:
@@ -103,9 +112,18 @@ class Keeper:
         assert self.engine.stdout is not None
         return self.engine.stdout.fileno()
 
-    def patience(self) -> float | None:
-        """Seconds until a polite request has had its time; None: for ever."""
-        return max(0.0, self.since + self.job["grace"] - time.monotonic()) if self.asked == "stop" else None
+    def patience(self) -> float:
+        """Seconds until there is something to do."""
+        until_look = max(0.0, self.look_at - time.monotonic())
+        return min(until_look, self.grace_left()) if self.asked == "stop" else until_look
+
+    def grace_left(self) -> float:
+        return max(0.0, self.since + float(self.job["grace"]) - time.monotonic())
+
+    def look(self) -> None:
+        self.look_at = time.monotonic() + (LOOKS_S[self.looked] if self.looked < len(LOOKS_S) else 60.0)
+        self.looked += 1
+        self.residue.look(each.pid for each in self.others())
 
     def signalled(self, number: int, _frame: object) -> None:
         if number != signal.SIGCHLD:
@@ -136,10 +154,11 @@ class Keeper:
         self.asked, self.since = what, time.monotonic()
         if self.engine is None or self.code is not None:
             return
+        self.look()
         if what == "stop":
             tree.send(self.engine.pid, number)
         else:
-            for each in self.others():
+            for each in tree.first_to_kill(self.others()):
                 tree.send(each.pid, signal.SIGKILL)
 
     def others(self) -> list[psutil.Process]:

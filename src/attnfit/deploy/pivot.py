@@ -120,6 +120,7 @@ class _Runner:
             detached=self.wishes.detach, attnfit=(me, tree.created(me)),
         )  # fmt: skip
         self.book = Book(run)
+        self.launch.env[records.MARK] = run.id
         records.prune()
         self.write()
         self.say("run", id=run.id, records=str(self.book.place))
@@ -199,11 +200,9 @@ class _Runner:
         elif ended.trouble:
             mine.cause = self.launch.clean(ended.trouble)
         elif answer is not None:
-            unknown = answer.unknown
             mine.cause = answer.why
-            mine.line = (
-                self.launch.clean(unknown.chain[0] if unknown.chain else unknown.earliest)[:400] if unknown else ""
-            )
+            if (unknown := answer.unknown) is not None:
+                mine.line = self.launch.clean("; then ".join(unknown.chain) or unknown.earliest)[:400]
         if ended.outcome not in ("served", "stopped"):
             killed = _signal_name(ended.code)
             self.say(

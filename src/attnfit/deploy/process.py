@@ -45,6 +45,7 @@ class Engine:
         self.created = 0.0
         self.code: int | None = None
         self.left: list[dict[str, Any]] = []
+        self.removed: list[str] = []  # files that belonged to it and to nobody any more
         self.gone = False  # everything is over, and nothing is left but what `left` names
         self.trouble = ""  # why it could not be started
         self.asked = ""
@@ -106,7 +107,7 @@ class Engine:
             elif said["event"] in ("failed", "broken"):
                 self.trouble = said["text"]
             elif said["event"] == "ended":
-                self.left, self._ended = said["left"], True
+                self.left, self.removed, self._ended = said["left"], said.get("removed", []), True
         if not found:
             self._over()
 

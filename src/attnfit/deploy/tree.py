@@ -63,8 +63,8 @@ def end(
             send(each.pid, signal.SIGTERM)
         left = _waited(living, grace, meanwhile)
     begun = time.monotonic()
-    while left and time.monotonic() - begun < KILL_S:  # again and again: one may start another while it dies
-        for each in left:
+    while left and (so_far := time.monotonic() - begun) < KILL_S:  # again: one may start another while it dies
+        for each in first_to_kill(left) if so_far < SETTLE_S else left:
             seen.setdefault(each.pid, name_of(each))
             send(each.pid, signal.SIGKILL)
         meanwhile()
@@ -72,6 +72,18 @@ def end(
         left = living()
     still = {each.pid for each in left}
     return [{"pid": pid, "what": what, "ended": pid not in still} for pid, what in seen.items()]
+
+
+def first_to_kill(those: list[psutil.Process]) -> list[psutil.Process]:
+    """All but Python's resource trackers: these end by themselves when the others have, and remove what those left."""
+    return [each for each in those if not _tracks(each)]
+
+
+def _tracks(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline()[1:4])
+    except psutil.Error:
+        return False
 
 
 def session(leader: int, since: float) -> list[psutil.Process]:

