@@ -72,7 +72,7 @@ class _Reader:
     def read(self, block: bytes, count: Count) -> Iterator[Line]:
         count.bytes += len(block)
         block = _without_bars(block)
-        starts = _starts(block, self.triggers)
+        starts = _starts(block, self.triggers, 0, len(block))
         at, n, turn = 0, count.lines - self.goes_on, 0
         while at < len(block):
             passed, first = b"", n
@@ -125,11 +125,9 @@ class _Reader:
 
     def _at_work(self, block: bytes, start: int, to: int, n: int) -> Generator[Line, None, int]:
         """Yields a few lines of a stretch that show a server at work; returns the number of the last."""
-        places: set[int] = set()
-        for mark in self.marks.at_work:
-            places |= set(_each(block, mark, start, to, _AT_WORK))
+        places = _starts(block, self.marks.at_work, start, to, _AT_WORK)
         last = 0
-        for place in sorted(places)[:_AT_WORK]:
+        for place in places[:_AT_WORK]:
             last = n + block.count(b"\n", start, place) + 1
             end = block.find(b"\n", place)
             yield from self._lines(block[place : end if end >= 0 else len(block)], last)
@@ -182,22 +180,18 @@ def _last_states(line: bytes) -> bytes:
     return line[cut + 1 :]
 
 
-def _starts(block: bytes, triggers: Sequence[bytes]) -> list[int]:
-    """Where lines start that hold a trigger."""
+def _starts(block: bytes, marks: Sequence[bytes], start: int, to: int, most: int = 1 << 30) -> list[int]:
+    """Where lines start that hold a mark, between two places; of each mark at most so many."""
     found: set[int] = set()
-    for trigger in triggers:
-        found.update(_each(block, trigger, 0, len(block)))
+    find, before, add = block.find, block.rfind, found.add
+    for mark in marks:
+        at, left = find(mark, start, to), most
+        while at >= 0 and left:
+            add(before(b"\n", start, at) + 1 or start)
+            left -= 1
+            end = find(b"\n", at, to)
+            at = find(mark, end, to) if end >= 0 else -1
     return sorted(found)
-
-
-def _each(block: bytes, mark: bytes, start: int, to: int, most: int = 1 << 30) -> Iterator[int]:
-    """Where lines start that hold a mark, between two places; at most so many."""
-    at = block.find(mark, start, to)
-    while at >= 0 and most > 0:
-        yield max(block.rfind(b"\n", start, at) + 1, start)
-        most -= 1
-        end = block.find(b"\n", at, to)
-        at = block.find(mark, end, to) if end >= 0 else -1
 
 
 def _decoded(raw: bytes) -> str:
