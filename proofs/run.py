@@ -187,14 +187,22 @@ def seconds(scene: Scene, number: int = 1) -> str:
     return f"ready after {scene.events('ready')[number - 1]['seconds']:.0f} s"
 
 
-def served(model: str) -> Callable[[Scene], str]:
+def served(model: str, *flags: str) -> Callable[[Scene], str]:
     def act(scene: Scene) -> str:
-        ready = scene.start(model, "--max-model-len", "512").until("ready")
+        ready = scene.start(model, "--max-model-len", "512", *flags).until("ready")
         expect(ready["request"] == "completion", ready)
         expect(scene.stop() == 0, "exit code")
         return f"{seconds(scene)}, a completion answered; SIGTERM: exit code 0"
 
     return act
+
+
+def healthy_only(scene: Scene) -> str:
+    """Its health endpoint answers with 200; its CPU kernels of GDN take bfloat16 only, which the first request meets."""
+    code = scene.start("hybrid", "--max-model-len", "512").wait()
+    failed = scene.until("failed")
+    expect(code == 1 and failed["stage"] == "first request" and not scene.events("ready"), failed)
+    return f"healthy, and dies of the first request: not ready ({failed['line'][:80]}); exit code 1"
 
 
 def pivots(scene: Scene, hazard: str, *flags: str, **env: str) -> str:
@@ -318,7 +326,8 @@ def disk_full(scene: Scene) -> str:
 
 PLAYS = (
     Play("ready: dense Qwen3", served("dense")),
-    Play("ready: hybrid Qwen3-Next (GDN)", served("hybrid")),
+    Play("ready: hybrid Qwen3-Next (GDN)", served("hybrid", "--dtype", "bfloat16")),
+    Play("healthy and of no use: GDN in float32", healthy_only),
     Play("fails at selection: sparse MLA on a CPU", selection),
     Play("fails at config: --max-model-len above the model's", config),
     Play("fails at KV memory: a cache too small for one request", kv_memory),

@@ -1,0 +1,315 @@
+"""`attnfit run` goes another way after a failure that is known, and only then; what it starts is what was offered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnfit.core import Launch as Answered
+from attnfit.core import Report, Step
+from attnfit.deploy import pivot
+from attnfit.deploy.checked import About
+from attnfit.deploy.command import Launch, restored
+from attnfit.deploy.pivot import Wishes
+from attnfit.deploy.watch import Settings
+from attnfit.inputs.secrets import hide
+from replay import Played, Stage, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what becomes of orphans is Linux's own")
+
+BEGIN = [
+    ["say", "(APIServer pid=1) INFO 11-30 08:00:05 [utils.py:233] non-default args: {'model': 'm'}"],
+    [
+        "say",
+        "(EngineCore pid=9) INFO 11-30 08:00:20 [core.py:107] Initializing a V1 LLM engine (v0.33.0) with config: x",
+    ],
+]
+SERVES = [*BEGIN, ["worker", 1], ["serve"]]
+
+
+def fails(*message: str, code: int = 1) -> list[list[Any]]:
+    """As an engine prints what a worker raised."""
+    head = "(EngineCore pid=9) ERROR 11-30 08:00:36 [core.py:1132]"
+    lines = [
+        f"{head} EngineCore failed to start.",
+        f"{head} Traceback (most recent call last):",
+        f'{head}   File "/usr/lib/python3/dist-packages/vllm/v1/engine/core.py", line 1106, in run',
+        f"{head}     raise",
+        *(f"{head} {line}" for line in message),
+    ]
+    return [*BEGIN, ["worker", 1], *(["say", line] for line in lines), ["exit", code]]
+
+
+TOO_LONG = (
+    "ValueError: User-specified max_model_len (65536) is greater than the derived max_model_len "
+    "(max_position_embeddings=40960.0 or model_max_length=None in model's config.json)."
+)
+NO_ROOM = (
+    "ValueError: To serve at least one request with the models's max seq len (32768), (4.50 GiB KV cache is needed, "
+    "which is larger than the available KV cache memory (1.20 GiB). Based on the available memory, the estimated "
+    "maximum model length is 8720."
+)
+UNKNOWN = "RuntimeError: the flux capacitor is empty"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for pid in made.alive():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def play(stage: Stage) -> Iterator[Any]:
+    started: list[Played] = []
+
+    def start(*options: str, **how: Any) -> Played:
+        started.append(stage.start("--grace", "2", *options, **how))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "given", "instead"),
+    [(TOO_LONG, "65536", "40960"), (NO_ROOM, "32768", "8720")],
+)
+def test_a_known_failure_is_gone_round_and_the_engine_serves(
+    stage: Stage, play: Any, message: str, given: str, instead: str
+) -> None:
+    stage.scenes(
+        {"if": f"--max-model-len {given}", "do": fails(message)}, {"if": f"--max-model-len {instead}", "do": SERVES}
+    )
+    run = play(launch=[*stage.launch, "--max-model-len", given])
+    run.event("ready")
+    assert run.event("pivot")["command"] == [*stage.launch, "--max-model-len", instead]
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    first, second = stage.runs()[0]["attempts"]
+    assert (first["outcome"], second["outcome"]) == ("failed", "served")
+    assert first["hazard"].startswith("AF")
+    until(lambda: not stage.alive())
+
+
+def test_without_pivot_the_way_is_shown_and_not_gone(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": fails(TOO_LONG)})
+    run = play("--no-pivot", launch=[*stage.launch, "--max-model-len", "65536"])
+    assert run.wait() == 1
+    (gave_up,) = run.events("give-up")
+    assert gave_up["ways"][0]["command"] == [*stage.launch, "--max-model-len", "40960"]
+    assert len(stage.pids("starts.txt")) == 1
+
+
+def test_an_unknown_failure_is_not_tried_again(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": fails(UNKNOWN)})
+    run = play("--attempts", "5")
+    assert run.wait() == 1
+    assert len(stage.pids("starts.txt")) == 1
+    assert UNKNOWN in stage.runs()[0]["attempts"][0]["line"]
+    assert "not known" in run.event("give-up")["text"]
+
+
+def test_no_command_is_tried_twice(stage: Stage, play: Any) -> None:
+    """Whatever the remedies are: each failed once."""
+    stage.scenes({"do": fails(TOO_LONG)})
+    assert play("--attempts", "9", launch=[*stage.launch, "--max-model-len", "65536"]).wait() == 1
+    starts = (stage.model / "starts.txt").read_text().splitlines()
+    commands = [line.partition(" ")[2] for line in starts]
+    assert len(commands) == len(set(commands)) > 1
+
+
+def test_attempts_are_bounded(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": fails(TOO_LONG)})
+    run = play("--attempts", "1", launch=[*stage.launch, "--max-model-len", "65536"])
+    assert run.wait() == 1
+    assert len(stage.pids("starts.txt")) == 1
+    assert "--attempts" in run.event("give-up")["text"]
+
+
+def test_a_failure_after_which_the_engine_stays_is_ended(stage: Stage, play: Any) -> None:
+    stays = [*fails(TOO_LONG)[:-1], ["hang"]]
+    stage.scenes({"if": "65536", "do": stays}, {"do": SERVES})
+    run = play("--timeout", "30", launch=[*stage.launch, "--max-model-len", "65536"])
+    assert run.event("failed")["hazard"] == "AF239"
+    run.event("ready")
+
+
+def test_a_hang_whose_log_holds_a_known_failure_is_gone_round(stage: Stage, play: Any) -> None:
+    stays = [*fails(TOO_LONG)[:-1], ["hang"]]
+    stage.scenes({"if": "65536", "do": stays}, {"do": SERVES})
+    run = play("--timeout", "2", launch=[*stage.launch, "--max-model-len", "65536"])
+    run.event("ready")
+    assert run.event("failed")["outcome"] == "hung"
+
+
+def test_a_crash_after_it_served_starts_it_again_later_and_later_and_then_no_more(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [*BEGIN, ["serve", 1.5], ["exit", 9]]})
+    run = play("--attempts", "3")
+    assert run.wait() == 1
+    assert [event["seconds"] for event in run.events("again")] == [1.0, 2.0]
+    assert [attempt["outcome"] for attempt in stage.runs()[0]["attempts"]] == ["crashed"] * 3
+
+
+@pytest.mark.parametrize("who", ["starts.txt", "workers.txt"])
+def test_a_server_or_worker_killed_by_9_is_a_crash_and_the_engine_serves_again(
+    stage: Stage, play: Any, who: str
+) -> None:
+    stage.scenes({"do": [*BEGIN, ["worker", 2], ["serve"], ["exit", 1]]})
+    run = play()
+    run.event("ready")
+    os.kill(stage.pids(who)[0], signal.SIGKILL)
+    until(lambda: len(run.events("ready")) == 2)
+    assert len(stage.alive()) == 3, "of the first nothing is left"
+    failed = run.event("failed")
+    assert (failed["outcome"], failed["killed_by"]) == ("crashed", "SIGKILL" if who == "starts.txt" else "")
+
+
+def test_a_signal_while_it_waits_to_start_again_ends_it(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [*BEGIN, ["serve", 1.0], ["exit", 9]]})
+    run = play("--attempts", "9")
+    until(lambda: len(run.events("again")) == 3)  # four seconds
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert len(stage.pids("starts.txt")) == 3
+
+
+# ---- the check before: what it answers is given here, what is made of it is not ----
+
+
+class Events(list[dict[str, Any]]):
+    def __call__(self, event: Any) -> None:
+        self.append(dict(event))
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self if event["event"] == name]
+
+
+def report(verdict: str, *steps: Step, exact: bool = True) -> Report:
+    answered = Answered(ok=verdict == "passes", stage="selector", error="ValueError: no")
+    return Report(
+        verdict=verdict, launch=answered, engine="vllm", release="0.33.0", exact=exact, model="m", gpus=(), steps=steps
+    )
+
+
+def checked_run(stage: Stage, monkeypatch: Any, answers: list[Report], **wishes: Any) -> tuple[int, Events]:
+    import attnfit.api
+
+    turn = iter(answers)
+    monkeypatch.setattr(attnfit.api, "check", lambda *_, **__: next(turn))
+    events = Events()
+    settings = Settings(grace=1, out=-1, err=-1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(stage.state))
+    monkeypatch.setenv("PATH", stage.env["PATH"])
+    words = [*stage.launch, "--api-key", "correct-horse-battery"]
+    wished = Wishes(about=About(gpu="h200"), settings=settings, **wishes)
+    return pivot.run(words, wished, events, stage.env), events
+
+
+def step_to(stage: Stage, *flags: str) -> Step:
+    return Step("drop it", (*stage.launch, "--api-key", "$API_KEY", *flags))
+
+
+def test_what_the_check_refuses_is_shown_and_not_started(stage: Stage, monkeypatch: Any) -> None:
+    stage.scenes({"do": [["exit", 0]]})
+    code, events = checked_run(stage, monkeypatch, [report("refused", step_to(stage, "--dtype", "auto"))])
+    assert code == 1
+    (refused,) = events.named("refused")
+    assert refused["ways"][0]["command"][-4:] == ["--api-key", "$API_KEY", "--dtype", "auto"]
+    assert stage.pids("starts.txt") == []
+
+
+def test_with_pivot_the_plan_is_started_with_its_keys_put_back(stage: Stage, monkeypatch: Any) -> None:
+    stage.scenes({"do": [["exit", 1]]})
+    answers = [report("refused", step_to(stage, "--dtype", "auto"))]
+    checked_run(stage, monkeypatch, answers, pivot=True)
+    (start,) = (stage.model / "starts.txt").read_text().splitlines()
+    assert "--api-key correct-horse-battery --dtype auto" in start
+    assert "correct-horse-battery" not in stage.everything_written()
+
+
+def test_a_plan_that_must_install_something_is_not_taken(stage: Stage, monkeypatch: Any) -> None:
+    install = Step("install it", (*stage.launch, "--x"), installs="attnfit[vllm]")
+    stage.scenes({"do": [["exit", 1]]})
+    code, _ = checked_run(stage, monkeypatch, [report("refused", install)], pivot=True)
+    assert code == 1
+    assert stage.pids("starts.txt") == []
+
+
+@pytest.mark.parametrize("answer", [report("unknown"), report("refused", exact=False)])
+def test_a_verdict_that_is_unknown_starts_with_a_note(stage: Stage, monkeypatch: Any, answer: Report) -> None:
+    stage.scenes({"do": [["exit", 1]]})
+    _, events = checked_run(stage, monkeypatch, [answer])
+    assert events.named("check")[0]["verdict"] == "unknown"
+    assert len(stage.pids("starts.txt")) == 1
+
+
+def test_gpu_memory_is_waited_for_before_the_next_start(stage: Stage, monkeypatch: Any) -> None:
+    from attnfit.deploy import memory
+
+    order: list[str] = []
+    monkeypatch.setattr(memory, "used", lambda: memory.Used((10,)))
+    monkeypatch.setattr(memory, "wait_free", lambda before: order.append(f"waited {len(stage.alive())}") or "")
+    stage.scenes({"if": "65536", "do": fails(TOO_LONG)}, {"do": [["exit", 1]]})
+    monkeypatch.setattr(
+        Stage, "launch", ["vllm", "serve", str(stage.model), "--port", str(stage.port), "--max-model-len", "65536"]
+    )
+    checked_run(stage, monkeypatch, [report("passes")])
+    assert order[0] == "waited 0", "the whole tree had ended"
+    assert len(stage.pids("starts.txt")) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["vllm", "serve", "m", "--api-key", "abcdefgh", "--dtype", "half"],
+        ["VLLM_API_KEY=abcdefgh", "vllm", "serve", "m", "--dtype", "half"],
+        ["env", "HF_TOKEN=hf_abcdefghijklmnopqrst", "vllm", "serve", "m", "--api-key=abcdefgh"],
+        ["bash", "-c", "vllm serve m --api-key abcdefgh --dtype half"],
+        ["vllm", "serve", "m", "--api-key", "abcdefgh", "ijklmnop", "--dtype", "half"],
+        ["vllm", "serve", "m", "--api-key", "$OWN", "--dtype", "half"],
+        ["docker", "run", "-e", "HF_TOKEN=hf_abcdefghijklmnopqrst", "vllm/vllm-openai:v0.33.0", "--model", "m"],
+    ],
+)
+def test_secrets_that_were_hidden_are_put_back_where_they_stood(words: list[str]) -> None:
+    shown = hide(words)
+    assert list(restored(shown, words) or ()) == words
+    changed = [word.replace("half", "auto") for word in shown]
+    assert list(restored(changed, words) or ()) == [word.replace("half", "auto") for word in words]
+
+
+def test_keys_that_cannot_be_told_apart_are_not_put_back() -> None:
+    words = ["vllm", "serve", "m", "--api-key", "abcdefgh", "ijklmnop"]
+    assert restored(hide(words)[:-1], words) is None
+
+
+def test_every_remedy_of_the_catalogue_that_is_a_matter_of_flags_can_be_started() -> None:
+    """From the message of a public report to a command that would be started, key and all."""
+    import io
+
+    from attnfit.deploy.checked import cures
+    from attnfit.explain import explain, follow, marks
+    from attnfit.inputs.log import read_lines
+
+    data = Path(__file__).parent / "data" / "explain" / "field_lines.jsonl"
+    started = 0
+    for row in map(json.loads, data.read_text("utf-8").splitlines()):
+        text = "\n".join(step[1] for step in fails(*row["line"].splitlines()) if step[0] == "say") + "\n"
+        words = ["vllm", "serve", "m", "--api-key", "correct-horse-battery", "--max-model-len", "65536"]
+        launch = Launch(words, {})
+        answer = explain(follow(read_lines(io.BytesIO(text.encode()), marks())), launch.shown)
+        for way in cures(launch, answer, About(check=False)):
+            if way.shown and not way.installs:
+                assert way.launch is not None, way
+                assert "correct-horse-battery" in way.launch.words
+                started += 1
+    assert started > 10
