@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from attnfit.api import check
-from attnfit.hazards import Remedy, catalogue
+from attnfit.hazards import Remedy, catalogue, find
 from attnfit.hazards.words import does_nothing, meant, suits
+from attnfit.report.hazards import render
 from explain_logs import answer, rows, sglang, vllm
 from foreseen_cases import models
 
@@ -119,3 +120,10 @@ def test_of_public_reports_read_since_none_is_taken_for_another_kind() -> None:
     found = [(row, shown.record.kind if (shown := answer(row["text"]).cause) else None) for row in fresh]
     assert [(row["url"], kind) for row, kind in found if kind is not None and kind not in row["kinds"]] == []
     assert sum(kind is not None for _, kind in found) >= 60
+
+
+def test_a_hazard_in_full_says_when_a_remedy_is_one_and_which_words_are_doubtful() -> None:
+    full = render(find("AF104")).replace("\n            ", " ")
+    assert "vllm: keep the KV cache in 16 bits" in full
+    assert "(where the log says one of unified_attention, triton_attn" in full
+    assert "Ninja build failed (may be said of something else)" in render(find("AF107"))

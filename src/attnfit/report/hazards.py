@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from attnfit.hazards import Record
+from attnfit.hazards import Record, Remedy
 from attnfit.hazards.words import remedy_line as remedy_line
 from attnfit.report.explain import evidence
 from attnfit.report.plain import printable, wrap
 
 SCHEMA = 1
+_SHOWN = 4  # literals of a condition
 
 
 def render_list(records: Sequence[Record]) -> str:
@@ -45,12 +46,25 @@ def _lines(record: Record) -> Iterator[str]:
     yield from _labelled("foreseen", ", ".join(record.when))
     yield from _labelled("why", record.why)
     for signature in record.signatures:
-        yield from _labelled("prints", " ... ".join(signature.has))
+        doubt = " (may be said of something else)" if signature.likely or signature.weak or signature.alone else ""
+        yield from _labelled("prints", " ... ".join(signature.has) + doubt)
     for remedy in record.remedies:
-        yield from _labelled("remedy", remedy_line(remedy))
+        of = f"{remedy.engine}: " if remedy.engine and not record.engine else ""
+        yield from _labelled("remedy", f"{of}{remedy_line(remedy)}{_conditions(remedy)}")
     yield from _labelled("known from", evidence(record))
     sure = {"certain": "certain: its words name the cause", "likely": "likely: concluded from reports"}
     yield from _labelled("how sure", sure[record.how_sure])
+
+
+def _conditions(remedy: Remedy) -> str:
+    """Of which failures it is a cure, where it is not of all."""
+    said = [_some("one of", remedy.near), _some("none of", remedy.lacks)]
+    return f" (where the log says {' and '.join(filter(None, said))})" if any(said) else ""
+
+
+def _some(which: str, literals: Sequence[str]) -> str:
+    more = ", ..." if len(literals) > _SHOWN else ""
+    return f"{which} {', '.join(literals[:_SHOWN])}{more}" if literals else ""
 
 
 def _labelled(label: str, text: str) -> list[str]:
