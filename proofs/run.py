@@ -198,7 +198,7 @@ def served(model: str, *flags: str) -> Callable[[Scene], str]:
 
 
 def healthy_only(scene: Scene) -> str:
-    """Its health endpoint answers with 200; its CPU kernels of GDN take bfloat16 only, which the first request meets."""
+    """Its health endpoint answers with 200; its CPU kernels of GDN take bfloat16 only, which a request meets."""
     code = scene.start("hybrid", "--max-model-len", "512").wait()
     failed = scene.until("failed")
     expect(code == 1 and failed["stage"] == "first request" and not scene.events("ready"), failed)

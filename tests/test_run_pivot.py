@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from attnfit.core import Launch as Answered
-from attnfit.core import Report, Step
+from attnfit.core import Report
 from attnfit.deploy import pivot
 from attnfit.deploy.checked import About
 from attnfit.deploy.command import Launch, restored
 from attnfit.deploy.pivot import Wishes
 from attnfit.deploy.watch import Settings
 from attnfit.inputs.secrets import hide
+from attnfit.steps import Step
 from replay import Played, Stage, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what becomes of orphans is Linux's own")
@@ -237,10 +238,13 @@ def test_with_pivot_the_plan_is_started_with_its_keys_put_back(stage: Stage, mon
     assert "correct-horse-battery" not in stage.everything_written()
 
 
-def test_a_plan_that_must_install_something_is_not_taken(stage: Stage, monkeypatch: Any) -> None:
-    install = Step("install it", (*stage.launch, "--x"), installs="attnfit[vllm]")
+@pytest.mark.parametrize(
+    "needs", [{"installs": "attnfit[vllm]"}, {"release": "0.34.0"}, {"engine": "sglang"}, {"gpu": "B200"}]
+)
+def test_a_plan_that_needs_more_than_is_here_is_not_taken(stage: Stage, monkeypatch: Any, needs: Any) -> None:
+    step = Step("do it", (*stage.launch, "--x"), **needs)
     stage.scenes({"do": [["exit", 1]]})
-    code, _ = checked_run(stage, monkeypatch, [report("refused", install)], pivot=True)
+    code, _ = checked_run(stage, monkeypatch, [report("refused", step)], pivot=True)
     assert code == 1
     assert stage.pids("starts.txt") == []
 

@@ -10,6 +10,7 @@ import msgspec
 from attnfit.deploy.command import Launch
 from attnfit.errors import UnknownAnswer, UsageError
 from attnfit.explain import Answer
+from attnfit.steps import Step
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ def checked(launch: Launch, about: About) -> Checked:
         return Checked(verdict="unknown", text=text)
     steps = [
         Instead(
-            launch=launch.changed(step.argv) if step.argv and not step.breaks and not step.installs else None,
+            launch=launch.changed(step.argv) if step.argv and _here(step) else None,
             text=step.text,
             shown=step.argv or (),
             gives_up=step.gives_up,
@@ -76,6 +77,11 @@ def checked(launch: Launch, about: About) -> Checked:
         for step in report.steps
     ]
     return Checked(verdict=report.verdict, text=text, may_break=report.may_break, instead=tuple(steps))
+
+
+def _here(step: Step) -> bool:
+    """Whether it can be started as things are: nothing to install, no other release, engine or GPU."""
+    return not (step.breaks or step.installs or step.engine or step.release or step.gpu)
 
 
 def cures(launch: Launch, answer: Answer, about: About) -> Iterator[Instead]:

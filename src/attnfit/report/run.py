@@ -37,7 +37,8 @@ def _check(e: Mapping[str, Any]) -> list[str]:
 def _ways(ways: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for way in ways:
-        install = f"; first, where it runs: pip install {' '.join(way['installs'])}" if way["installs"] else ""
+        wanted = " ".join(way["installs"])
+        install = f"; first, where it runs: pip install {wanted}" if wanted and "pip install" not in way["text"] else ""
         lines.append(f"next: {way['text']}{install}")
         lines += [f"      gives up: {way['gives_up']}"] if way["gives_up"] else []
         lines += [f"      {one_line(way['command'])}"] if way["command"] else []
@@ -45,7 +46,11 @@ def _ways(ways: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _refused(e: Mapping[str, Any]) -> list[str]:
-    return ["not started", *_ways(e["ways"]), "--pivot takes the first of these commands" if e["takes"] else ""]
+    return [
+        "not started",
+        *_ways(e["ways"]),
+        "--pivot starts the first of these that needs nothing else" if e["takes"] else "",
+    ]
 
 
 def _pivot(e: Mapping[str, Any]) -> list[str]:
