@@ -70,6 +70,21 @@ def test_nor_are_they_behind_what_a_collector_puts_in_front(form: str, named: bo
             assert answer(log).verdict == "no failure", (before, far)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "(APIServer pid=1) INFO 11-20 12:00:00 [app.py:9] the model says\n",
+        "(APIServer pid=1) INFO 11-20 12:00:00 [app.py:9] Request body: {\n",
+        "(APIServer pid=1) ERROR 11-20 12:00:00 [app.py:9] tool failed: my server crashed:\n",
+        "",
+    ],
+)
+def test_text_that_is_printed_as_it_is_does_not_end_a_server_whose_lines_have_levels(before: str) -> None:
+    for far in (3, 3000):
+        assert answer(HEAD + READY + OK * far + before + PASTED + OK).verdict == "no failure"
+        assert answer(HEAD + READY + OK * far + before + PASTED).verdict == "no failure"
+
+
 def test_a_log_that_somebody_pasted_into_a_prompt_is_no_evidence() -> None:
     """Its lines have levels of their own, but not the name that this server puts in front of each."""
     before, after = LOGGED["vllm, quoted"]
@@ -90,7 +105,8 @@ def test_a_request_is_over_with_the_next_line_of_a_logger() -> None:
     assert kind(HEAD + READY + OK + before + PASTED + died) == "gpu-memory"
     assert kind(HEAD + READY + OK * 3000 + before + PASTED + after + died) == "gpu-memory"
     closed = "(APIServer pid=1) INFO 11-20 12:00:00 [logger.py:40] Received request c-1: prompt: 'a', params: x\n"
-    raw = died.replace(f"{core} ", "")
+    first, _, rest = died.partition("\n")
+    raw = first + "\n" + rest.replace(f"{core} ", "")  # the traceback as the interpreter prints it
     assert kind(HEAD + READY + closed + raw) == "gpu-memory"
     assert kind(S_HEAD + S_READY + S_OK + "[2026-11-20 10:02:01] Receive: obj=GenerateReqInput(text='a')\n"
                 + sglang("torch.OutOfMemoryError: CUDA out of memory.").partition("avail mem=94.21 GB\n")[2]) == (

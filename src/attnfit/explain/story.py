@@ -216,8 +216,10 @@ class _Teller:
                     self.start.serves(line)
             if what.at_work and line.level:
                 self._at_work(line)
-        # What ends an engine is not said at a level that only informs, nor within a quote.
-        if what.died >= 0 and line.level not in QUIET and not quotes_before(own, what.died):
+        # What ends an engine is not said at a level that only informs, nor within a quote, nor, once a server serves
+        # whose lines have levels, in a line without one.
+        plain = not line.level and self.start.ready and story.quiet
+        if what.died >= 0 and line.level not in QUIET and not plain and not quotes_before(own, what.died):
             self.start.died, self.start.at_work = self.start.died or line.number, 0
         self.start.facts.update(what.facts)
 
