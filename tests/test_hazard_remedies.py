@@ -115,7 +115,7 @@ def test_words_that_fit_other_causes_too_are_only_likely() -> None:
 
 
 def test_of_public_reports_read_since_none_is_taken_for_another_kind() -> None:
-    """The first 76 were read before the records for them were written, the other 31 only after."""
+    """The first 76 were read before the records for them were written, the other 42 only after."""
     fresh = rows("fresh_reports.jsonl")
     found = [(row, shown.record.kind if (shown := answer(row["text"]).cause) else None) for row in fresh]
     assert [(row["url"], kind) for row, kind in found if kind is not None and kind not in row["kinds"]] == []
