@@ -40,7 +40,16 @@ os.write(line, (json.dumps([sys.argv[1:], {{k: os.environ.get(k) for k in "ABCDE
 """
 INSIDE = """
 mount -t tmpfs tmpfs /run
-mkdir -p /run/systemd/system /run/user/0
+if [ -e /sys/fs/cgroup/unified ]; then
+  umount /sys/fs/cgroup/unified /sys/fs/cgroup/systemd
+  mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified
+  mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+else
+  umount /sys/fs/cgroup
+  mount -t cgroup2 cgroup2 /sys/fs/cgroup
+fi
+mkdir -p /run/systemd/system /run/user/0/systemd/units
+ln -s /run/user/0/systemd/units /run/systemd/units  # where journald looks for the invocations of units at the top
 exec 9>&1 >"$LAB/manager.log" 2>&1
 /lib/systemd/systemd-journald &
 for i in $(seq 50); do [ -S /run/systemd/journal/stdout ] && break; sleep 0.1; done

@@ -16,6 +16,7 @@ from attnfit.errors import UsageError
 from attnfit.inputs import secrets
 from attnfit.inputs.units.commands import Arg, Exec
 from attnfit.inputs.units.launch import UnitLaunch
+from attnfit.inputs.units.lines import parse
 from attnfit.inputs.units.unit import Unit
 from attnfit.inputs.units.words import spell
 
@@ -53,11 +54,19 @@ def _pair(word: str) -> tuple[str, str]:
     return name, value
 
 
-def dropin(unit: Unit, index: int, argv: Sequence[str], variables: Mapping[str, str | None], why: str) -> str:
-    """The drop-in's text. Raises UsageError where a drop-in cannot bring that about."""
+def dropin(
+    unit: Unit, index: int, argv: Sequence[str], variables: Mapping[str, str | None], why: str, before: str | None
+) -> str:
+    """The drop-in's text. Raises UsageError where a drop-in cannot bring that about.
+
+    before: what stands in it now; its other settings stay.
+    """
+    changes = list(argv) != _seen(unit.execs[index], argv)
     lines = [*wrap(f"Written by attnfit: {_comment(why)}", 100, initial_indent="# ", subsequent_indent="#   ",
                   break_on_hyphens=False),
              f"# To take it away: attnfit unit undo {unit.name}", "[Service]"]  # fmt: skip
+    kept = [each for each in parse(before or "", FILE) if not (changes and each.name == "ExecStart")]
+    lines += [f"{each.name}={each.value}" for each in kept if each.section == "Service"]
     for name, value in sorted(variables.items()):
         origin = unit.variables.origin.get(name, "")
         if value is None:
@@ -68,11 +77,14 @@ def dropin(unit: Unit, index: int, argv: Sequence[str], variables: Mapping[str, 
             )
         else:
             lines.append("Environment=" + spell(f"{name}={value}", variables=False))
-    if list(argv) != _seen(unit.execs[index], argv):
+    if changes:
         lines.append("ExecStart=")
         for number, each in enumerate(unit.execs):
             words = list(_words(each, argv)) if number == index else [each.raw]
             lines.append("ExecStart=" + _broken(words))
+    for section in dict.fromkeys(each.section for each in kept if each.section != "Service"):
+        lines.append(f"[{section}]")
+        lines += [f"{each.name}={each.value}" for each in kept if each.section == section]
     return "\n".join(lines) + "\n"
 
 

@@ -20,6 +20,8 @@ _STATE = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts", "InvocationID", "ControlGroup",
     "ExecMainCode", "ExecMainStatus", "NeedDaemonReload", "FragmentPath", "DropInPaths", "UnitFileState",
 )  # fmt: skip
+# what the unit printed, and what its manager says of it
+_INVOCATION = ("_SYSTEMD_INVOCATION_ID", "INVOCATION_ID", "USER_INVOCATION_ID")
 
 
 class Refused(AttnfitError):
@@ -96,7 +98,7 @@ class Systemd:
         if shutil.which("journalctl", path=self._environ.get("PATH")) is None or not invocation:
             return None
         argv = ["journalctl", "--no-pager", "-q", "-o", "cat", "-n", "all", "-f",
-                f"_SYSTEMD_INVOCATION_ID={invocation}"]  # fmt: skip
+                *" + ".join(f"{field}={invocation}" for field in _INVOCATION).split()]  # fmt: skip
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environ
         )

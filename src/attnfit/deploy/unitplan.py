@@ -81,11 +81,12 @@ def _planned(
     gives_up: str,
 ) -> Planned:
     place = unitfile.place_of(unit)
-    text = dropin.dropin(unit, launch.index, argv, variables, why)
+    text = dropin.dropin(unit, launch.index, argv, variables, why, place.before)
     then = read_unit(unit.name, user=unit.user, root=unit.root, instead={place.shown: text})
     new = server_of(then)
-    for name, value in variables.items():
-        if then.variables.values.get(name) != value:
+    had, has = unit.variables.values, then.variables.values
+    for name in had.keys() | has.keys() | variables.keys():
+        if has.get(name) != (variables[name] if name in variables else had.get(name)):
             raise UsageError(f"a drop-in cannot change {name} of {unit.name}; change it where it is set")
     if list(new.argv) != list(argv):
         others = [path for path in then.dropins if path.rpartition("/")[2] > dropin.FILE]

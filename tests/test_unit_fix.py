@@ -1,0 +1,224 @@
+"""A unit is put right, restarted and watched; where it does not serve, everything is as it was before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_systemd import state, stop
+from replay import HERE, Stage, until
+
+EXAMPLES = HERE.parent / "examples"
+GPU = ("--gpu", "rtx-pro-6000-server", "-n", "8", "--engine", "vllm==0.33.0")
+LOADING = "(EngineCore pid=7) INFO 05-08 12:00:00 [gpu_model_runner.py:4979] Starting to load model /m..."
+NAME = "llm-glm.service"
+
+
+class Service:
+    """A home with one unit of the user's, tools that play systemd, and an engine that plays its part."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stage = Stage(folder)
+        played = f'"{HERE / "replay_engine.py"}" --model-path "{self.stage.model}"'
+        for name in ("vllm", "python3"):  # the engine's scenes lie elsewhere: they are no files of a model
+            self.program(name, f'{played} "$@"')
+        for name in ("systemctl", "journalctl", "systemd-analyze"):
+            self.program(name, f'"{HERE / "fake_systemd.py"}" {name} "$@"')
+        self.state = folder / "systemd"
+        self.state.mkdir()
+        self.units = folder / "config/systemd/user"
+        self.units.mkdir(parents=True)
+        self.stage.env |= {"FAKE_SYSTEMD": str(self.state), "XDG_CONFIG_HOME": str(folder / "config"),
+                           "ATTNFIT_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "XDG_RUNTIME_DIR": str(folder)}  # fmt: skip
+        monkeypatch.setattr("fake_systemd.HOME", self.state)
+        for name, value in self.stage.env.items():
+            monkeypatch.setenv(name, value)
+        self.unit = self.units / NAME
+        self.dropin = self.units / f"{NAME}.d" / "zz-attnfit.conf"
+        self.serve = f"{folder}/bin/vllm serve {EXAMPLES / 'glm-5'} --port {self.stage.port} --tensor-parallel-size 8"
+        self.write(f"{self.serve} \\\n  --dtype float16 --served-model-name %p")
+
+    def program(self, name: str, what: str) -> None:
+        script = self.stage.folder / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {what}\n')
+        script.chmod(0o755)
+
+    def write(self, command: str) -> None:
+        self.unit.write_text(
+            f"[Unit]\nDescription=%p\n\n[Service]\nType=exec\nRestart=on-failure\nExecStart={command}\n"
+        )
+
+    def fails_but_when_put_right(self, *then: list[Any], wrong: str = "--dtype float16") -> None:
+        self.stage.scenes({"if": wrong, "do": [["say", LOADING], ["exit", 1]]}, {"do": list(then)})
+
+    def fix(self, *more: str, gpu: Sequence[str] = GPU) -> subprocess.CompletedProcess[str]:
+        return self.stage.attnfit("unit", "fix", NAME, "--user", *gpu, "--yes", *more)
+
+    def starts(self) -> None:
+        """As somebody had started it: it fails, and is started again and again."""
+        for verb in (["daemon-reload"], ["start", self.unit.name]):
+            self.systemctl(*verb)
+
+    def systemctl(self, *words: str) -> None:
+        subprocess.run([str(self.stage.folder / "bin/systemctl"), "--user", *words], env=self.stage.env, check=True)
+
+    def now(self) -> dict[str, Any]:
+        return state(NAME)
+
+    def asked(self) -> list[str]:
+        return (self.state / "asked").read_text().splitlines()
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    made = Service(tmp_path, monkeypatch)
+    yield made
+    stop(NAME)
+
+
+def test_story_one_the_unit_is_put_right_and_serves(service: Service) -> None:
+    model = EXAMPLES / "qwen3.5-397b-nvfp4"
+    service.write(
+        f"{service.stage.folder}/bin/python3 -m sglang.launch_server --model-path {model} \\\n"
+        f"  --port {service.stage.port} --tp 8 --attention-backend flashinfer \\\n"
+        "  --enable-flashinfer-allreduce-fusion --served-model-name %p"
+    )
+    said = "[2026-05-08 12:00:00 TP0] Load weight begin. avail mem=94.0 GB"
+    service.fails_but_when_put_right(["say", said], ["serve"], wrong="flashinfer")
+    service.starts()
+    until(lambda: service.now()["restarts"] >= 1)
+    gpu = ("--gpu", "rtx-pro-6000-server", "-n", "8", "--engine", "sglang==0.5.9")
+    done = service.fix(gpu=gpu)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{NAME} serves" in done.stdout
+    assert "loading weights" in done.stderr  # read in the journal
+    assert "a completion was answered" in done.stderr
+    assert service.now()["active"] == "active"
+    text = service.dropin.read_text().partition("[Service]")[2]
+    assert "ExecStart=\nExecStart=" in text
+    assert "--attention-backend triton" in text
+    assert "flashinfer" not in text
+    assert "--served-model-name %p" in text, "what stays is written as it was"
+    assert "flashinfer" in service.unit.read_text(), "the unit's own file is not touched"
+    checked = service.stage.attnfit("unit", "check", NAME, "--user", *gpu, "--quiet")
+    assert (checked.returncode, checked.stdout.partition(":")[0]) == (0, "passes")
+
+
+@pytest.mark.parametrize("end", [[["say", "RuntimeError: no"], ["exit", 1]], [["killed", 9]]])
+def test_a_unit_that_does_not_serve_is_put_back_and_left_stopped_if_it_did_not_run(
+    service: Service, end: list[list[Any]]
+) -> None:
+    service.fails_but_when_put_right(["say", LOADING], *end)
+    service.starts()
+    until(lambda: service.now()["restarts"] >= 1)
+    done = service.fix()
+    assert done.returncode == 1
+    assert "does not serve: it ended" in done.stdout
+    assert "stopped; before it was" in done.stdout
+    assert not service.dropin.parent.exists()
+    assert list((service.stage.state / "attnfit/units").iterdir()) == []
+    assert service.now()["active"] == "inactive"
+    assert service.asked().count("--user --no-ask-password daemon-reload") == 2
+
+
+def test_a_unit_that_ran_runs_again_as_before_and_an_older_drop_in_comes_back(service: Service) -> None:
+    service.stage.scenes({"if": "--dtype", "do": [["serve"]]}, {"do": [["exit", 3]]})
+    service.dropin.parent.mkdir()
+    service.dropin.write_text("[Service]\nEnvironment=VLLM_OLD=1\n")
+    service.starts()
+    until(lambda: service.now()["pid"])
+    done = service.fix("--", *service.serve.split())
+    assert done.returncode == 1, done.stderr
+    assert "does not serve: it ended" in done.stdout
+    assert "+Environment=VLLM_OLD=1" in done.stdout.replace(" Env", "+Env"), "what else stands there stays"
+    assert service.dropin.read_text() == "[Service]\nEnvironment=VLLM_OLD=1\n"
+    assert "restarted as it was before" in done.stdout
+    until(lambda: service.now()["active"] == "active")
+
+
+def test_a_start_that_says_nothing_is_given_up_in_time_and_put_back(service: Service) -> None:
+    service.fails_but_when_put_right(["say", LOADING], ["hang"])
+    done = service.fix("--wait", "2")
+    assert done.returncode == 1
+    assert "did not serve within 2 s, and was at: loading weights" in done.stdout
+    assert not service.dropin.exists()
+
+
+def test_what_systemd_refuses_is_said_and_put_back(service: Service) -> None:
+    service.fails_but_when_put_right(["serve"])
+    (service.state / "refuses-restart").touch()
+    done = service.fix()
+    assert done.returncode == 1
+    assert "Access denied" in done.stdout
+    assert not service.dropin.exists()
+
+
+def test_what_verify_complains_of_is_not_written(service: Service) -> None:
+    (service.state / "complaint").write_text("Unknown key name")
+    done = service.fix()
+    assert done.returncode == 2
+    assert "Unknown key name" in done.stderr
+    assert not service.dropin.exists()
+
+
+def test_without_a_terminal_nothing_is_done_unless_yes_is_said(service: Service) -> None:
+    for verb in ("fix", "write"):
+        done = service.stage.attnfit("unit", verb, NAME, "--user", *GPU)
+        assert done.returncode == 2
+        assert "--yes" in done.stderr
+        assert "+    --served-model-name %p" in done.stdout, "the diff is shown first"
+        dry = service.stage.attnfit("unit", verb, NAME, "--user", *GPU, "--dry-run")
+        assert (dry.returncode, dry.stdout) == (0, done.stdout)
+    assert not service.dropin.exists()
+    assert not service.stage.state.exists()
+
+
+def test_where_systemd_does_not_run_fix_says_so_and_write_stdout_works(service: Service) -> None:
+    (service.state / "off").touch()
+    done = service.fix()
+    assert done.returncode == 2
+    assert "systemd is not running here" in done.stderr
+    assert f"write {NAME} --stdout" in done.stderr
+    printed = service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--stdout")
+    assert printed.returncode == 0
+    assert "[Service]\nExecStart=\nExecStart=" in printed.stdout
+    shown = service.stage.attnfit("unit", "show", NAME, "--user")
+    assert shown.returncode == 0
+    assert "read from its files" in shown.stderr
+
+
+def test_a_unit_that_passes_is_left_alone(service: Service) -> None:
+    service.write(service.serve)
+    done = service.fix()
+    assert done.returncode == 0
+    assert "nothing is to be changed" in done.stderr
+    assert not service.dropin.exists()
+
+
+def test_written_and_undone_it_is_as_before(service: Service) -> None:
+    assert service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes").returncode == 0
+    assert service.dropin.stat().st_mode & 0o777 == 0o644
+    again = service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes")
+    assert "nothing is to be changed" in again.stderr
+    kept = list((service.stage.state / "attnfit/units").iterdir())
+    assert [file.stat().st_mode & 0o777 for file in kept] == [0o600]
+    assert service.stage.attnfit("unit", "undo", NAME, "--user").returncode == 2, "asks first"
+    assert service.stage.attnfit("unit", "undo", NAME, "--user", "--yes").returncode == 0
+    assert not service.dropin.parent.exists()
+    nothing = service.stage.attnfit("unit", "undo", NAME, "--user", "--yes")
+    assert nothing.returncode == 2
+    assert "nothing to undo" in nothing.stderr
+
+
+def test_a_drop_in_that_somebody_changed_is_not_overwritten_by_undo(service: Service) -> None:
+    service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes")
+    service.dropin.write_text(service.dropin.read_text() + "Nice=5\n")
+    done = service.stage.attnfit("unit", "undo", NAME, "--user", "--yes")
+    assert done.returncode == 2
+    assert "changed since" in done.stderr
+    assert "Nice=5" in service.dropin.read_text()
