@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 
 from attnfit.engines.entry import entry_points
 from attnfit.engines.log import literal
@@ -24,18 +25,26 @@ _LONGEST = 20_000  # characters of one
 _SHELL = re.compile(r"[;&|<>`$()]")  # a line with more in it than words: the whole of it is the command
 _PROMPT = re.compile(
     r"(?:\([\w.+-]{1,60}\) ?)*(?:"
-    r"[$%#] +|\++ +"  # `$ `, root's `# `, and what `set -x` puts in front
+    r"[$%#>❯»] +|\++ +"  # `$ `, root's `# `, and what `set -x` puts in front
+    r"|➜ +\S{1,80} +(?:git:\(\S{1,80}\) +(?:✗ +)?)?"
     r"|\[?[\w.-]{1,80}@[\w.-]{1,80}[: ][^$#%]{0,200}[$#%] +"  # user@host:dir$
     r"|(?:ba|z|da)?sh-[\d.]{1,10}[$#] +)"
 )
 _LABEL = re.compile(
-    r"(?i)(?:^|[\s\"'\]>-])(?:(?:\w+[ _-])?(?:command|cmd|cmdline|argv)(?:[ _]line)?['\"]?(?: is)?\s*[:=]|ExecStart="
-    r"|executing:?|running:|exec:|launching:|starting:|(?:running|exec)(?= ))\s*(?P<rest>\S.*)$"
+    r"(?i)(?:^|[\s\"'\]>:-])(?:(?:\w+[ _-])?(?:command|cmd|cmdline|argv)(?:[ _]line)?['\"]?(?: is)?\s*[:=]|ExecStart="
+    r"|(?:executing|running|launching|starting|exec)(?: \w+)?:|(?:running|executing|exec)(?= )"
+    r"|(?:cmd|entrypoint)(?= \[))\s*(?P<rest>\S.*)$"
 )
 _SPOKEN = re.compile(
     r"(?i)\b(?:try|please|use|using|usage|e\.g\.|example|instead|hint|consider|should|could|recommend\w*)\b"
 )
 _PROSE = re.compile(r"(?:\s[A-Za-z][a-z']+[,.;:!?]?){3,}\s*$")  # a sentence goes on behind it
+_WORD = re.compile(  # of a sentence
+    r"(?i)(?:an?|and|are|as|at|because|but|by|can(?:not)?|crash(?:ed|es)|does|dies|errors?|exits|fail(?:s|ed)|for|from"
+    r"|gives|got|hangs|ha[sv]e?|here|if|in|is|it|like|me|my|not|of|on|or|our|out|so|still|than|that|the|then|there|these|they|this"
+    r"|to|was|we|when|where|which|while|will|with(?:out)?|works|would|you|your)[.,:;!?]*"
+)
+_COMMENT = re.compile(r"\s#\s[^'\"]*$")
 _PLACE = re.compile(r"[\[\]<>{}…]|\.\.\.")  # in a usage line's words
 
 
@@ -155,7 +164,7 @@ def read(text: str) -> Command | None:
 
 def _candidates(text: str) -> Iterator[tuple[Sequence[str] | str, bool]]:
     """(words, whether something in front of it says that it is a command)."""
-    text = text.strip()
+    text = _COMMENT.sub("", text.strip())
     if (prompt := _PROMPT.match(text)) is not None:
         yield from ((words, True) for words in _words(text[prompt.end() :]))
     if (label := _LABEL.search(text)) is not None and not _SPOKEN.search(text[: label.start("rest")]):
@@ -189,6 +198,8 @@ def _meant(command: Command, words: Sequence[str] | str, shown: bool) -> bool:
     argv = command.argv
     text = words if isinstance(words, str) else " ".join(words)
     if any(word in ("...", "…") for word in text.split()) or _PROSE.search(text) or _PLACE.search(command.model or ""):
+        return False
+    if any(_WORD.fullmatch(word) and not before.startswith("-") for before, word in pairwise(argv)):
         return False
     positional = command.form != "module" and argv and not argv[0].startswith("-")
     if positional and len(argv) > 1 and not argv[1].startswith("-"):
