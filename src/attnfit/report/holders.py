@@ -66,7 +66,7 @@ def _holder(holder: Holder) -> Iterator[str]:
 
 
 def who(process: Process) -> str:
-    """ "VLLM::EngineCore of llm in serve.service, since 2026-11-30 12:00:00"."""
+    """ "python of llm in serve.service, since 2026-11-30 12:00:00"."""
     where = process.container or process.unit
     place = f" in {where}{' of their manager' if process.of_user and where == process.unit else ''}" if where else ""
     zombie = ", ended but not yet collected by its parent" if process.zombie else ""
