@@ -59,6 +59,15 @@ class Engine:
     def do_sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    def do_writes(self, seconds: float) -> None:
+        """Silently, and a lot, as a download does."""
+        end = time.monotonic() + seconds
+        with (self.model / "part").open("wb", buffering=0) as file:
+            while time.monotonic() < end:
+                file.write(bytes(1 << 20))
+                time.sleep(0.1)
+                file.truncate(0)
+
     def do_hang(self) -> None:
         while True:
             time.sleep(1)
@@ -113,7 +122,7 @@ class Engine:
 
     def do_serve(self, seconds: float = 600.0, **how: Any) -> None:
         """Health, models and requests, until SIGTERM; then it exits with 0."""
-        port = int(self.argv[self.argv.index("--port") + 1])
+        port = how.pop("port", 0) or int(self.argv[self.argv.index("--port") + 1])
         server = serve(port, **how)
         end = time.monotonic() + seconds
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

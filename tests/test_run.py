@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -386,3 +387,74 @@ def descriptors_and_files() -> tuple[int, list[str]]:
 
     mine = psutil.Process()
     return mine.num_fds(), sorted(name for name in os.listdir(tempfile.gettempdir()) if "attnfit" in name)
+
+
+def test_an_engine_that_silently_downloads_does_not_hang(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["writes", 6.0], ["serve"]]})
+    run = play("--timeout", "2")
+    run.event("ready")
+    assert run.events("hung") == []
+
+
+def test_a_port_that_only_a_file_names_is_found_when_the_log_says_that_it_serves(stage: Stage, play: Any) -> None:
+    """As with `--config FILE`: the command says nothing of it."""
+    other = free_port()
+    says = ["say", "INFO:     Application startup complete."]
+    stage.scenes({"do": [BEGIN, says, ["serve_so", {"port": other}]]})
+    assert play().event("ready")["url"] == f"http://127.0.0.1:{other}"
+
+
+def test_without_an_http_server_the_log_says_that_it_serves(stage: Stage, play: Any) -> None:
+    says = ["say", "INFO:     Application startup complete."]
+    stage.scenes({"do": [BEGIN, says, ["hang"]]})
+    run = play("--timeout", "2", launch=[*stage.launch, "--headless"])
+    assert run.event("ready")["note"] == "its log says so"
+    time.sleep(3)  # longer than its patience
+    assert run.events("hung") == []
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "url"),
+    [
+        ("vllm serve m", "http://127.0.0.1:8000"),
+        ("vllm serve m --host 0.0.0.0 --port=81 --ssl-certfile c", "https://127.0.0.1:81"),
+        ("vllm serve m --host ::1 --port 81", "http://[::1]:81"),
+        ("vllm serve m --uds /tmp/s", "unix:/tmp/s"),
+        ("python -m sglang.launch_server --model-path m", "http://127.0.0.1:30000"),
+        ("docker run -p 9000:8000 vllm/vllm-openai:v0.33.0 --model m", "http://127.0.0.1:9000"),
+        ("docker run --network=host vllm/vllm-openai:v0.33.0 --model m --port 7", "http://127.0.0.1:7"),
+        ("docker run -p 127.0.0.1:9000:7/tcp vllm/vllm-openai:v0.33.0 --model m --port 7", "http://127.0.0.1:9000"),
+        ("docker run vllm/vllm-openai:v0.33.0 --model m", ""),
+        ("python -m sglang.launch_server --model-path m --nnodes 2 --node-rank 1", ""),
+        ("vllm serve m --headless", ""),
+    ],
+)
+def test_the_command_says_where_the_server_listens(words: str, url: str) -> None:
+    from attnfit.deploy.pivot import Wishes, _Runner
+
+    address = _Runner(words.split(), Wishes(), lambda _: None, {}).address
+    assert (address.url if not address.nothing else "") == url
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "key"),
+    [
+        ("vllm serve m --api-key one two", {}, "one"),
+        ("vllm serve m", {"VLLM_API_KEY": "three"}, "three"),
+        ("VLLM_API_KEY=four vllm serve m", {"VLLM_API_KEY": "three"}, "four"),
+        ("vllm serve m", {}, ""),
+        ("python -m sglang.launch_server --model-path m --api-key five", {}, "five"),
+    ],
+)
+def test_the_key_is_the_server_s_own(words: str, environ: dict[str, str], key: str) -> None:
+    from attnfit.deploy.pivot import Wishes, _Runner
+
+    assert _Runner(words.split(), Wishes(), lambda _: None, environ).address.key == key
+
+
+def test_a_container_that_is_left_to_itself_is_not_watched(stage: Stage) -> None:
+    done = stage.attnfit("run", "--", "docker", "run", "-d", "vllm/vllm-openai:v0.33.0", "--model", "m")
+    assert done.returncode == 2
+    assert "leave -d away" in done.stderr

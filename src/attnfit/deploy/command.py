@@ -26,6 +26,8 @@ class Launch:
         self.command: Command = parse_command(list(words))
         if not self.command.files_here and self.command.image is None:
             raise UsageError("the server would start on another machine; run attnfit there")
+        if self.command.image in words and {"-d", "--detach"} & set(words[: words.index(self.command.image)]):
+            raise UsageError("the container would be left to itself; leave -d away, or give it to attnfit run --detach")
         self._environ = environ
         self.env = dict(environ)
         at = 0
@@ -52,6 +54,23 @@ class Launch:
     @property
     def in_container(self) -> bool:
         return self.command.image is not None
+
+    @property
+    def published(self) -> dict[int, int] | None:
+        """Port of the container -> port here; None: it has this machine's own network, or there is no container."""
+        if self.command.image is None:
+            return None
+        words, found = self.words[: self.words.index(self.command.image)], {}
+        for at, word in enumerate(words):
+            name, _, value = word.partition("=")
+            value = value or (words[at + 1] if at + 1 < len(words) else "")
+            if name in ("--network", "--net") and value == "host":
+                return None
+            if name in ("-p", "--publish"):
+                *_, here, inside = f"0:{value.partition('/')[0]}".split(":")
+                if here.isdecimal() and inside.isdecimal() and int(here):
+                    found[int(inside)] = int(here)
+        return found
 
     def findable(self) -> None:
         """Raises UsageError where there is no such program."""

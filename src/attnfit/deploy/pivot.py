@@ -67,7 +67,13 @@ class _Runner:
     @property
     def address(self) -> Address:
         launch = self.launch
-        return self.serving.address(launch.command.argv, launch.command.form, launch.server_env)
+        found = self.serving.address(launch.command.argv, launch.command.form, launch.server_env)
+        published = launch.published
+        if published is None or found.nothing:
+            return found
+        if found.port not in published:
+            return Address(nothing=f"the container publishes no port of this machine for its port {found.port} (-p)")
+        return found._replace(host="127.0.0.1", port=published[found.port])
 
     # ---- before a start ----
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from attnfit.engines.serving import Address, Serving
+from attnfit.engines.serving import Address, Serving, local
 
 HEALTH_S = 10.0  # for an answer of the health endpoint
 EVERY_S = 0.5
@@ -98,6 +98,23 @@ def ours(address: Address, members: Sequence[psutil.Process]) -> bool | None:
     return None if unseen else False
 
 
+def listening(members: Sequence[psutil.Process]) -> set[tuple[str, int]]:
+    """(host, port) of everything on which these processes listen."""
+    found: set[tuple[str, int]] = set()
+    for each in members:
+        with contextlib.suppress(psutil.Error):
+            for connection in each.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr:
+                    found.add((connection.laddr.ip, connection.laddr.port))
+    return found
+
+
+def _answers(address: Address, serving: Serving, *, timeout: float = HEALTH_S) -> bool:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return ask(address, serving.health, timeout=timeout)[0] == 200
+    return False
+
+
 class Prober:
     """Asks again and again, in a thread of its own: an answer may take as long as a kernel takes to compile."""
 
@@ -111,7 +128,8 @@ class Prober:
         every: float = EVERY_S,
     ) -> None:
         """members: the engine's processes, to tell it from a stranger; None: they are not on this machine's list."""
-        self._serving, self._address, self._members = serving, address, members
+        self._serving, self.address, self._members = serving, address, members
+        self.looks_elsewhere = False  # it says that it serves: a file may name another port than its command
         self._patience, self._every = patience, every
         self.woken, self._wake = os.pipe()
         os.set_blocking(self.woken, False)
@@ -155,24 +173,30 @@ class Prober:
                 self._say(Said("answers"))
 
     def _healthy(self) -> bool:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return ask(self._address, self._serving.health)[0] == 200
+        if _answers(self.address, self._serving):
+            return True
+        if self.looks_elsewhere and self._members is not None:
+            for host, port in sorted(listening(self._members())):
+                there = self.address._replace(host=local(host), port=port, socket="")
+                if port != self.address.port and _answers(there, self._serving, timeout=2):
+                    self.address = there
+                    return True
         return False
 
     def _is_ours(self) -> bool:
-        if self._members is None or self._address.socket:
+        if self._members is None or self.address.socket:
             return True
-        return ours(self._address, self._members()) is not False
+        return ours(self.address, self._members()) is not False
 
     def _request(self) -> Said | None:
         """None: not yet. A request that the server knows and answers with an error is asked again."""
         try:
-            status, text = ask(self._address, self._serving.models)
+            status, text = ask(self.address, self._serving.models)
             if status in (401, 403):
                 return Said("ready", note="the server wants a key that is not in the command; no request was tried")
             name = json.loads(text)["data"][0]["id"] if status == 200 else ""
             for each in self._serving.asks:
-                status, _ = ask(self._address, each.path, each.body(name), timeout=self._patience)
+                status, _ = ask(self.address, each.path, each.body(name), timeout=self._patience)
                 if status == 200:
                     return Said("ready", each.name)
                 if status not in _REFUSED:

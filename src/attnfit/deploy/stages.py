@@ -48,7 +48,7 @@ class Tracker:
         self.entered = self.progress = self._now()
 
     def alive(self) -> None:
-        """A sign of progress that is no line: a health request was answered."""
+        """A sign of progress that is no line: a health request was answered, much was read or written."""
         self.progress = self._now()
 
     @property

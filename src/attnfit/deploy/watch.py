@@ -19,6 +19,7 @@ from attnfit.deploy.ready import Prober, Said
 from attnfit.deploy.signals import Signals
 from attnfit.deploy.stages import FIRST_REQUEST, SERVING, Tracker
 from attnfit.deploy.stream import BLOCK, Kept, Lines, Tail, Through
+from attnfit.deploy.traffic import Traffic
 from attnfit.engines.log import log_words
 from attnfit.engines.serving import Address, Serving
 from attnfit.explain import Answer
@@ -26,6 +27,7 @@ from attnfit.explain import Answer
 TICK_S = 0.2
 QUIET_S = 10.0  # an engine that has said it is dead, and says no more for so long, is not waited for
 PROGRESS_S = 5.0  # from one line of progress to the next
+LOOK_S = 20.0  # a silent engine is looked at so often; more often where its stage has less patience
 
 Say = Callable[..., None]  # (event, **what it says)
 
@@ -70,6 +72,7 @@ class Watch:
         self._told = 0.0
         self._kept_hung = False
         self._forwarded = 0
+        self._traffic, self._looked = Traffic(), 0.0
         words = next(each for each in log_words() if each.engine == serving.engine)
         self._ready_words = words.ready
 
@@ -155,8 +158,11 @@ class Watch:
             opened = self.tracker.feed(line)
             if opened or (self.tracker.total and time.monotonic() - self._told > PROGRESS_S):
                 self._stage()
-            if self.address.nothing and self.ready_at is None and any(word in line for word in self._ready_words):
-                self._ready(Said("ready", note="its log says so"))
+            if self.ready_at is None and any(word in line for word in self._ready_words):
+                if self._prober is not None:
+                    self._prober.looks_elsewhere = True
+                elif self.address.nothing:
+                    self._ready(Said("ready", note="its log says so"))
 
     def _follow(self) -> None:
         """The output of a detached engine, out of its file."""
@@ -186,7 +192,7 @@ class Watch:
         self._kept_hung = False
         seconds = round(self.ready_at - self.begun, 1)
         self._on_ready(seconds)
-        url = "" if self.address.nothing else self.address.url
+        url = "" if self._prober is None else self._prober.address.url
         self._say("ready", url=url, seconds=seconds, request=said.request, note=said.note)
 
     def _stage(self) -> None:
@@ -210,6 +216,8 @@ class Watch:
             if self.kept.died:
                 self._end("failed", "the engine says that it has failed, and does not end")
                 return
+        if self.ready_at is None:
+            self._look()
         watched = self.ready_at is None or not self.address.nothing
         if watched and self.tracker.hung and not self._kept_hung:
             self.silent = self.tracker.silent
@@ -218,6 +226,14 @@ class Watch:
                 self._kept_hung = True
             else:
                 self._end("hung", "")
+
+    def _look(self) -> None:
+        """Whether a silent engine downloads or compiles."""
+        now, every = time.monotonic(), min(LOOK_S, self.tracker.patience / 4)
+        if self.tracker.silent > every and now - self._looked > every:
+            self._looked = now
+            if self._traffic.goes_on(self.engine.members()):
+                self.tracker.alive()
 
     def _end(self, why: str, text: str) -> None:
         self.why = why
