@@ -108,9 +108,9 @@ class Release(Protocol):
     def consider(self, launch: Launch) -> None:
         """Add to an answer just given what only a report shows, and what takes asking again: every other candidate."""
 
-    def sees(self, gpu: Gpu, *, memory: bool = False) -> Hashable:
-        """What of a GPU decides a launch, and with `memory` whether it fits: where it is equal, the answers are, too.
-        In their texts `{device}` stands for the name."""
+    def sees(self, gpu: Gpu) -> Hashable:
+        """What of a GPU decides a launch: where it is equal, the answers are, too, whatever the name and the memory. In
+        their texts `{device}` stands for the name."""
 
     def fitter(self, circumstances: Circumstances, weights: Weights) -> Callable[[Gpu], Fit | None]:
         """Whether a launch that passes fits into memory, of the circumstances' GPU and of any that is seen as the same;

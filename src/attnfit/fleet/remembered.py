@@ -12,6 +12,15 @@ from attnfit.core import Fit, Gpu, Launch, Model, Question, Selection
 from attnfit.engines import Circumstances, KernelAsk, Release, Weights
 from attnfit.engines.traits import Traits
 
+Measured = tuple[Callable[[Gpu], Fit | None], Hashable]  # who was asked about memory, and what of the answer decides
+
+
+def decisive(fit: Fit | None) -> Hashable:
+    """What of an answer a plan and a cell hang on: its figures only where it breaks, for they say what to change."""
+    if fit is None:
+        return None
+    return fit if fit.verdict == "breaks" else (fit.verdict, fit.supposed, fit.gpus)
+
 
 class Remembered:
     """See `attnfit.engines.Release`. For one model: it is no part of what an answer is kept by."""
@@ -23,7 +32,7 @@ class Remembered:
         self._fitters: dict[Hashable, Callable[[Gpu], Fit | None]] = {}
         self._given: deque[tuple[Launch, Hashable]] = deque(maxlen=16)  # copies, for `consider`
         self._considered: set[Hashable] = set()
-        self.measured = False  # whether memory was asked about since somebody set this to False
+        self.measured: list[Measured] = []  # what was asked about memory since somebody emptied it
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -59,8 +68,9 @@ class Remembered:
         found = self._fitters[key]
 
         def fit(gpu: Gpu) -> Fit | None:
-            self.measured = True
-            return found(gpu)
+            answer = found(gpu)
+            self.measured.append((found, decisive(answer)))
+            return answer
 
         return fit
 
@@ -68,8 +78,8 @@ class Remembered:
         rest = this._replace(model=None, gpu=None, argv=tuple(this.argv), variables=None, env=None)  # type: ignore[arg-type]
         return self.sees(this.gpu), rest, frozenset(this.variables.items()), frozenset((this.env or {}).items())
 
-    def sees(self, gpu: Gpu, *, memory: bool = False) -> Hashable:
-        return self._asked.sees(gpu, memory=memory)
+    def sees(self, gpu: Gpu) -> Hashable:
+        return self._asked.sees(gpu)
 
     def facts(self) -> Mapping[str, bool]:
         return self._asked.facts()

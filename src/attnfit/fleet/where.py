@@ -9,7 +9,7 @@ import msgspec
 from attnfit.core import Gpu
 from attnfit.engines import divisor
 from attnfit.fleet.cell import ANSWERS, AS_IS, NO, TOO_SMALL, UNKNOWN, Cell, again, cell
-from attnfit.fleet.remembered import Remembered
+from attnfit.fleet.remembered import Measured, Remembered, decisive
 from attnfit.inputs.gpu import GpuInput
 from attnfit.subject import Subject, Where, ask
 
@@ -94,11 +94,14 @@ def sensible(subject: Subject, single: bool) -> tuple[int, ...]:
     return tuple(n for n in COUNTS if divisor(n, subject.files.config) == n)
 
 
+_Told = tuple[Cell, int | None]
+
+
 class _Walk:
     def __init__(self, subject: Subject, asked: Where) -> None:
         self._subject, self._release = subject, Remembered(asked.release)
         self._asked = asked._replace(release=self._release)
-        self._kept: dict[Hashable, tuple[Cell, int | None]] = {}
+        self._kept: dict[Hashable, list[tuple[list[Measured], _Told]]] = {}
         self.weights_from = ""
 
     def cells(self, gpu: Gpu, counts: Sequence[int]) -> Iterator[Cell]:
@@ -112,23 +115,21 @@ class _Walk:
             if found.answer == AS_IS and self._subject.command is not None and uses is not None and uses <= count:
                 return  # the command uses no more of them
 
-    def _cell(self, gpu: Gpu, count: int) -> tuple[Cell, int | None]:
-        """A cell, and how many GPUs the launch uses, where that is known. GPUs that are alike are asked about once."""
-        plain, whole = ((self._release.sees(gpu, memory=memory), _named(gpu), count) for memory in (False, True))
-        for key in (plain, whole):
-            if key in self._kept:
-                return self._kept[key]
-        self._release.measured = False
+    def _cell(self, gpu: Gpu, count: int) -> _Told:
+        """A cell, and how many GPUs the launch uses, where that is known.
+
+        GPUs that a release sees as one get one answer, if whatever was asked about memory on the way is answered alike.
+        """
+        key = (self._release.sees(gpu), gpu.capability is None, gpu.memory_gib is None, count)
+        for measured, told in self._kept.setdefault(key, []):
+            if all(decisive(fit(gpu)) == decided for fit, decided in measured):
+                return told
+        self._release.measured = []
         on = GpuInput(((gpu, count),))
         report = ask(self._subject, self._asked, on, far=False, considered=lambda launch: launch.ok is False)
         fit = report.launch.fit
         answer = cell(report, lambda step: again(self._subject, self._asked, on, step))
-        found = answer, fit.gpus if fit is not None else None
-        self._kept[whole if self._release.measured else plain] = found
+        told = answer, fit.gpus if fit is not None else None
+        self._kept[key].append((self._release.measured, told))
         self.weights_from = self.weights_from or (fit.weights_from if fit is not None else "")
-        return found
-
-
-def _named(gpu: Gpu) -> tuple[bool, bool]:
-    """What `decide` asks of a GPU before any release is."""
-    return gpu.capability is None, gpu.memory_gib is None
+        return told

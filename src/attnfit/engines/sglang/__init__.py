@@ -106,7 +106,7 @@ class Release:
                     found, known = choices(asked)
                 launch.choices, launch.hazards = found, (*known, *launch.hazards)
 
-    def sees(self, gpu: Gpu, *, memory: bool = False) -> Hashable:
+    def sees(self, gpu: Gpu) -> Hashable:
         return self.asker.sees(gpu)
 
     def fitter(self, circumstances: Circumstances, weights: Weights) -> Callable[[Gpu], Fit | None]:

@@ -80,12 +80,8 @@ class Release:
     def consider(self, launch: Launch) -> None:
         pass  # every backend has its verdict in the answer
 
-    def sees(self, gpu: Gpu, *, memory: bool = False) -> Hashable:
-        from attnfit.engines.vllm.fit.scheduler import small_batches
-
-        if not memory:
-            return gpu.capability
-        return (gpu.capability, gpu.memory_gib, gpu.cuda_gib, small_batches(gpu.name))
+    def sees(self, gpu: Gpu) -> Hashable:
+        return gpu.capability
 
     def fitter(self, circumstances: Circumstances, weights: Weights) -> Callable[[Gpu], Fit | None]:
         from attnfit.engines.vllm.fit.answer import fitter

@@ -40,7 +40,7 @@ class Held(msgspec.Struct, kw_only=True):
 
 
 # The last answers. Many a launch is asked of GPUs of several capabilities, of which the weights know only `pads`.
-_LAST: deque[tuple[EngineConfig, Shard, Weights, Held]] = deque(maxlen=8)
+_LAST: deque[tuple[EngineConfig, Shard, Weights, Held]] = deque(maxlen=64)
 
 
 def held(cfg: EngineConfig, given: Weights) -> Held:

@@ -25,16 +25,11 @@ class Batch(NamedTuple):
     seqs: int
 
 
-def small_batches(gpu_name: str) -> bool:
-    """The engine knows this GPU by its name, and gives it the batches of one with less memory."""
-    return "a100" in gpu_name.lower()
-
-
 def batch(cfg: EngineConfig, capability: Capability, memory: int, gpu_name: str) -> Batch:
     """The user's numbers, else the defaults for a GPU of `memory` bytes."""
     if memory >= 160 * GIB:
         tokens, seqs = 16384, 1024
-    elif memory >= 70 * GIB and not small_batches(gpu_name) and capability != (12, 1):
+    elif memory >= 70 * GIB and "a100" not in gpu_name.lower() and capability != (12, 1):
         tokens, seqs = 8192, 1024
     else:
         tokens, seqs = 2048, 256

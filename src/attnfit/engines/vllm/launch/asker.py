@@ -56,6 +56,7 @@ class Asker:
     def __init__(self, cfg: EngineConfig, select: Select, answer: LayerAnswer) -> None:
         self.cfg, self.select, self.answer = cfg, select, answer
         self.questions: dict[Any, int] = {}
+        self.asked: dict[Any, int] = {}  # the same by what of a layer decides its question: most layers are alike
         self.rows: dict[Any, int] = {}
         self.backend = cfg.attention.get("backend")
         self.role = "target"
@@ -138,7 +139,15 @@ class Asker:
         return asked
 
     def question(self, layer: Layer, kv: str, **fields: Any) -> Selection:
-        cfg = self.cfg
+        cfg, asks_as = self.cfg, layer.asks_as or layer.cls
+        backend = self.wanted(layer, fields.get("has_sliding_window", False))
+        heads = layer.heads if layer.mla else None
+        alike = (
+            self.role, asks_as, layer.head_size, layer.mla, layer.sparse, layer.attn_type, heads, kv,
+            self.answer.kv_cache_dtype, backend, *fields.items(),
+        )  # fmt: skip
+        if (known := self.asked.get(alike)) is not None:
+            return self._again(known)
         question = Question(
             capability=cfg.capability,
             head_size=int(layer.head_size or 0),
@@ -155,8 +164,8 @@ class Asker:
             use_adaptive_verification=bool((cfg.speculative or {}).get("enable_adaptive_verification")),
             use_dcp=cfg.dcp > 1,
             use_rswa=cfg.rswa_window is not None,
-            num_heads=layer.heads if layer.mla else None,
-            backend=self.wanted(layer, fields.get("has_sliding_window", False)),
+            num_heads=heads,
+            backend=backend,
             num_kv_heads=cfg.num_kv_heads,
             hf=cfg.text,
             model_head_size=cfg.head_size,
@@ -170,18 +179,22 @@ class Asker:
             use_trtllm_attention=cfg.attention.get("use_trtllm_attention"),
             **fields,
         )
-        asks_as = layer.asks_as or layer.cls
         key = (self.role, asks_as, *(v for k, v in msgspec.structs.asdict(question).items() if k not in _CONTEXT))
         at = self.questions.get(key)
         layers = self.answer.layers
         if at is None:
-            self.questions[key] = len(layers)
+            self.questions[key] = self.asked[alike] = len(layers)
             layers.append(
                 LayerQuestion(
                     question=question, selection=self.select(question), role=self.role, layer_class=asks_as, count=1
                 )
             )
             return layers[-1].selection
+        self.asked[alike] = at
+        return self._again(at)
+
+    def _again(self, at: int) -> Selection:
+        layers = self.answer.layers
         layers[at] = msgspec.structs.replace(layers[at], count=layers[at].count + 1)
         return layers[at].selection
 
