@@ -56,6 +56,24 @@ def test_a_sentence_that_begins_like_a_prefix_is_left_whole() -> None:
         assert found.unknown.chain == (f"OddError: {line}",)
 
 
+def record(level: str, message: str, **more: str) -> str:
+    return json.dumps({"asctime": "2026-11-20 10:00:00", "levelname": level, "message": message, **more}) + "\n"
+
+
+def test_a_logger_that_writes_json_says_its_level_and_keeps_tracebacks_beside_the_text() -> None:
+    start = record("INFO", "non-default args: {'model_tag': 'org/model', 'model': 'org/model'}")
+    trace = f'Traceback (most recent call last):\n  File "/x/site-packages/vllm/a.py", line 3, in f\n    g()\n{OOM}'
+    found = answer(start + record("ERROR", "EngineCore failed to start.", exc_info=trace))
+    assert found.cause is not None
+    assert (found.cause.record.kind, found.cause.where) == ("gpu-memory", "/x/site-packages/vllm/a.py:3 in f")
+    assert answer(start + record("WARNING", OOM)).cause is None  # it only warns
+    asked = record("INFO", f"Received request c-1: prompt: 'help\n{trace}\nEngineCore failed to start.")
+    ready = record("INFO", "Application startup complete.")
+    assert answer(start + ready + asked + record("INFO", "at work")).verdict == "no failure"
+    ended = record("ERROR", "EngineCore encountered a fatal error.", exc_info=trace)
+    assert kind(start + ready + asked + ended) == "gpu-memory"
+
+
 # ---- restarts -----------------------------------------------------------------------------------------------------
 
 

@@ -241,6 +241,22 @@ def test_another_program_s_failure_is_claimed_for_no_engine(program: str) -> Non
     assert program in found.why
 
 
+@pytest.mark.parametrize("package", ["axolotl/cli/train.py", "diffusers/pipelines/a.py", "transformers/trainer.py"])
+def test_nor_is_that_of_an_installed_program(package: str) -> None:
+    frames = f'Traceback (most recent call last):\n  File "/x/site-packages/{package}", line 3, in f\n    g()\n'
+    inner = '  File "/x/site-packages/torch/autograd/graph.py", line 3, in f\n    g()\n'
+    assert answer(frames + inner + OOM).verdict == "no log of an engine"
+    engine = '  File "/x/site-packages/vllm/worker.py", line 3, in f\n    g()\n'
+    assert kind(frames + engine + inner + OOM) == "gpu-memory"
+    assert kind("Traceback (most recent call last):\n" + inner + OOM) == "gpu-memory"  # the end of anybody's
+
+
+def test_the_middle_of_an_engine_s_log_is_one_though_it_does_not_name_itself() -> None:
+    at = "(EngineCore_DP0 pid=9) ERROR 11-20 10:00:36 [core.py:700]"
+    lines = "(EngineCore_DP0 pid=9) INFO 11-20 10:00:30 [m.py:1] Loading weights took 3 seconds\n" * 20
+    assert kind(f"{lines}{at} Traceback (most recent call last):\n{at} {NO_KERNEL}") == "no-kernel-image"
+
+
 def test_what_a_cluster_says_of_a_pod_is_not_the_pod_s_log() -> None:
     found = answer(DESCRIBE)
     assert (found.verdict, found.exit_code) == ("no log of an engine", 3)

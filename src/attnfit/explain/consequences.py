@@ -47,6 +47,11 @@ _SERVED = re.compile(
 RESTARTED_MARK = b"Scheduled restart job"
 _RESTARTED = re.compile(r"systemd\[1\]: .*(?:Scheduled restart job|Start(?:ed|ing) )|: Scheduled restart job")
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|^<|/lib64/python3|\.deps/")
+_APPLICATION = re.compile(
+    r"(?:site|dist)-packages/(?:axolotl|trl|diffusers|accelerate|lightning|pytorch_lightning|deepspeed|unsloth|unsloth_zoo"
+    r"|lmdeploy|tensorrt_llm|text_generation_server|ultralytics|whisper|faster_whisper|exllamav[23]|llama_cpp|mlc_llm|peft"
+    r"|gradio|transformers/trainer\.py|torchtune|open_clip|TTS)\b"
+)
 
 
 def follows(text: str, words: Sequence[LogWords]) -> bool:
@@ -71,5 +76,5 @@ def restarted(text: str) -> bool:
 
 
 def somebodys(file: str) -> bool:
-    """A source file that belongs to no installed package: somebody's own program."""
-    return not _LIBRARY.search(file)
+    """A source file of somebody's own program: of no installed package, or of one that is a program by itself."""
+    return not _LIBRARY.search(file) or bool(_APPLICATION.search(file))

@@ -47,6 +47,8 @@ class Quoted:
         self._open: str | None = None  # the quote that closes it; "": none was opened
         self._worker = ""
         self._left = 0
+        self._number = 0
+        self._within = False  # one record that holds several lines: its end is the end of what was logged
 
     @property
     def open(self) -> bool:
@@ -54,11 +56,14 @@ class Quoted:
 
     def read(self, line: Line) -> str | None:
         """What of a line is the program's own words; None: nothing of it, it goes on with what somebody sent."""
+        if self._within and line.number != self._number:
+            self._open, self._within = None, False
         if self._open is not None and line.worker in ("", self._worker):
             # A line that another process wrote ends nothing; nor does one that was pasted from a log without the name
             # that this process puts in front of its lines.
             pasted = bool(self._open and self._worker) and not line.worker
-            if self._left and (not line.level or pasted):
+            self._within = line.number == self._number
+            if self._left and (not line.level or pasted or self._within):
                 self._left -= 1
                 if self._open and line.text.count(self._open) % 2 and _closes(line.text, 0, self._open) >= 0:
                     self._open = None  # two of them in a line are a quote within the quote
@@ -95,6 +100,7 @@ class Quoted:
 
     def _begin(self, line: Line, quote: str) -> None:
         self._open, self._worker, self._left = quote, line.worker, _MOST if line.level else _MOST // 10
+        self._number = line.number
 
 
 def _closes(text: str, at: int, quote: str) -> int:

@@ -100,7 +100,7 @@ class Story:
     facts: dict[str, Any] = field(default_factory=dict)  # of all starts
     foreign: list[str] = field(default_factory=list)  # source files of nobody's package
     ours: int = 0  # lines that only an engine writes
-    mentions: int = 0  # lines that hold an engine's name
+    mentions: int = 0  # lines that hold an engine's name, or look like its logger's
     quiet: int = 0  # lines of a logger that only inform
     open_tracebacks: list[str] = field(default_factory=list)
     source: str = ""  # pod or container, where the log mixes several
@@ -181,6 +181,7 @@ class _Teller:
             return
         what = what or said(text)
         story.quiet += line.level in QUIET
+        story.mentions += line.own and (line.level != "LOG" or bool(line.worker))  # a form that is hardly another's
         story.program = story.program or what.program
         if what.restarted and (self.start.raised or self.start.found or self.start.died):
             self._again(line)

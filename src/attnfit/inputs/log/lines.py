@@ -149,14 +149,15 @@ class _Reader:
             yield from lines
 
     def _lines(self, raw: bytes, number: int) -> Iterator[Line]:
-        for message in unwrap(raw, self.form) if self.form else (raw,):
+        messages, level = unwrap(raw, self.form) if self.form else ((raw,), "")
+        for message in messages:
             for piece in message.split(b"\r") if b"\r" in message else (message,):
                 part = _decoded(piece)
                 part = _ANSI.sub("", part) if "\x1b" in part else _PASTED.sub("", part) if "m" in part else part
                 clean = (part if part.isprintable() else _CONTROL.sub("", part))[:_LONGEST]
                 found = plain(clean, self.marks.own, self.learnt)
                 if clean or not part:
-                    yield Line(number, found.text.rstrip(), found.worker, found.level, found.own, found.source)
+                    yield Line(number, found.text.rstrip(), found.worker, found.level or level, found.own, found.source)
 
 
 def _traces(raw: bytes) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 _KEYS = ("MESSAGE", "log", "message", "msg", "textPayload", "line")  # where the text is
+_LEVELS = ("levelname", "level", "severity", "log_level")
+_NAMES = {
+    "DEBUG": "DEBUG", "INFO": "INFO", "NOTICE": "INFO", "WARN": "WARNING", "WARNING": "WARNING", "ERROR": "ERROR",
+    "CRITICAL": "CRITICAL", "FATAL": "CRITICAL",
+}  # fmt: skip
+_TRACEBACKS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stacktrace")  # beside the text
 
 
 def wrapped(block: bytes) -> str:
@@ -21,8 +26,8 @@ def wrapped(block: bytes) -> str:
     return ""
 
 
-def unwrap(line: bytes, key: str) -> Iterator[bytes]:
-    """The text of an object, a line each; a line that is none as it stands (a collector's own words)."""
+def unwrap(line: bytes, key: str) -> tuple[list[bytes], str]:
+    """The text of an object, a line each, and its level; a line that is none as it stands (a collector's own words)."""
     found = _object(line)
     text = found.get(key)
     if isinstance(text, list):  # journald keeps what is not plain text as numbers
@@ -31,7 +36,12 @@ def unwrap(line: bytes, key: str) -> Iterator[bytes]:
         text = text.encode("utf-8", "replace")
     else:
         text = line if not found else b""
-    yield from text.rstrip(b"\n").split(b"\n")
+    lines = text.rstrip(b"\n").split(b"\n")
+    for name in _TRACEBACKS:
+        if isinstance(more := found.get(name), str) and more:
+            lines += more.encode("utf-8", "replace").rstrip(b"\n").split(b"\n")
+    level = next((found[name] for name in _LEVELS if isinstance(found.get(name), str)), "")
+    return lines, _NAMES.get(level.upper(), "")
 
 
 def _object(line: bytes) -> dict[str, Any]:
