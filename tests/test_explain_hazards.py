@@ -101,6 +101,12 @@ def test_no_signature_is_made_for_one_case() -> None:
     assert {record.id for record in catalogue().records} - set(shown) == {"AF220"}  # asks for an earlier line too
 
 
+def test_nothing_stands_twice_in_a_record() -> None:
+    for record in catalogue().records:
+        for parts in (record.signatures, record.remedies, record.evidence):
+            assert all(part not in parts[:place] for place, part in enumerate(parts)), record.id
+
+
 def test_a_hazard_says_where_it_is_known_from_and_what_to_do() -> None:
     records = catalogue().records
     assert len(records) > 80
