@@ -189,7 +189,7 @@ def serve(
 
 def main() -> None:
     argv = sys.argv[1:]
-    model = argv[1] if argv[:1] == ["serve"] else argv[argv.index("--model-path") + 1]
+    model = argv[argv.index("--model-path") + 1] if "--model-path" in argv else argv[1]
     engine = Engine(argv, Path(model))
     engine.play()
 

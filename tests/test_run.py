@@ -458,3 +458,14 @@ def test_a_container_that_is_left_to_itself_is_not_watched(stage: Stage) -> None
     done = stage.attnfit("run", "--", "docker", "run", "-d", "vllm/vllm-openai:v0.33.0", "--model", "m")
     assert done.returncode == 2
     assert "leave -d away" in done.stderr
+
+
+def test_the_first_process_ends_even_where_attnfit_and_the_keeper_are_killed_at_once(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["deaf"], ["hang"]]})
+    run = play()
+    until(lambda: stage.runs() and stage.runs()[0]["process"][0])
+    run.signal(signal.SIGSTOP)  # so that it cannot see its keeper go
+    os.kill(stage.runs()[0]["keeper"][0], signal.SIGKILL)
+    run.signal(signal.SIGKILL)
+    run.wait()
+    until(lambda: not stage.alive())

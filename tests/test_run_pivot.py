@@ -317,3 +317,23 @@ def test_every_remedy_of_the_catalogue_that_is_a_matter_of_flags_can_be_started(
                 assert "correct-horse-battery" in way.launch.words
                 started += 1
     assert started > 10
+
+
+LOGS = sorted((Path(__file__).parent / "data" / "explain" / "logs").glob("*.log"))
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_a_recorded_log_of_many_gpus_is_explained_as_it_is_played(tmp_path: Path, log: Path) -> None:
+    """What no CPU shows: several workers that fail at once, under either engine."""
+    from explain_logs import answer
+
+    program = "sglang" if "sglang" in log.stem else "vllm"
+    stage = Stage(tmp_path, program)
+    stage.scenes({"do": [["worker", 4], ["log", str(log)], ["exit", 1]]})
+    launch = [program, "serve", *(["--model-path"] if program == "sglang" else []), str(stage.model)]
+    run = stage.start("--grace", "1", "--no-pivot", launch=[*launch, "--port", str(stage.port)])
+    assert run.wait() == 1
+    expected = answer(log.read_bytes()).cause
+    assert expected is not None
+    assert run.event("failed")["hazard"] == expected.record.id
+    until(lambda: not stage.alive())
