@@ -71,16 +71,17 @@ def _of_unit(name: str, user: bool) -> Left:
     from attnfit.deploy.systemctl import Systemd
     from attnfit.inputs.units.paths import unit_name
 
-    name = unit_name(name)
+    name, cgroup = unit_name(name), ""
     systemd = Systemd(user=user)
     if why := systemd.why_not():
         click.echo(f"{why}; what is in its cgroup is taken as left behind", err=True)
-    elif (state := systemd.state(name)).on:
-        scope = " --user" if user else ""
-        raise UsageError(
-            f"{name} is {state.active}; systemctl{scope} stop {name} ends it, free what is then left of it"
-        )
-    return of_unit(name, user=user)
+    else:
+        state = systemd.state(name)
+        if state.on:
+            end = f"systemctl{' --user' if user else ''} stop {name}"
+            raise UsageError(f"{name} is {state.active}; {end} ends it, and free what is then left of it")
+        cgroup = state.cgroup
+    return of_unit(name, user=user, cgroup=cgroup)
 
 
 def _of_runs(run_id: str | None) -> list[Left]:
@@ -104,10 +105,10 @@ def _of_runs(run_id: str | None) -> list[Left]:
 
 def _look_again(found: list[Left], unit: str | None, user: bool) -> list[Process]:
     from attnfit.deploy import records
-    from attnfit.deploy.left import of_run, of_unit
+    from attnfit.deploy.left import of_run
 
     if unit:
-        return [process for each in found for process in of_unit(each.origin, user=user).processes]
+        return list(_of_unit(unit, user).processes)
     ids = {each.origin.removeprefix("run ") for each in found}
     return [process for run in records.read_all() if run.id in ids for process in of_run(run).processes]
 

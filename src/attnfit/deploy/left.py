@@ -41,9 +41,17 @@ def of_run(run: Run, proc: Path = PROC) -> Left:
     )
 
 
-def of_unit(name: str, *, user: bool, proc: Path = PROC) -> Left:
-    """What is there in a unit's cgroup."""
-    found = [each for each in every(proc) if not each.zombie and in_unit(each.cgroup, name, user)]
+def of_unit(name: str, *, user: bool, cgroup: str = "", proc: Path = PROC) -> Left:
+    """What is there in a unit's cgroup.
+
+    cgroup: as systemd names it; "" where it does not: then it is one with the unit's name.
+    """
+    found = [
+        each
+        for each in every(proc)
+        if not each.zombie
+        and (f"{each.cgroup}/".startswith(f"{cgroup}/") if cgroup else in_unit(each.cgroup, name, user))
+    ]
     return Left(origin=name, processes=tuple(found))
 
 

@@ -216,7 +216,7 @@ def _wrong(state: State, first: State) -> str:
     if state.active == "failed":
         return f"the unit failed ({state.result}{status})"
     if state.restarts > first.restarts or (state.invocation and state.invocation != first.invocation):
-        return f"it ended and systemd starts it again and again ({state.restarts} times{status})"
+        return f"it ended{status}, and systemd has started it again"
     if state.sub == "auto-restart":
         return f"it ended{status}; systemd waits to start it again"
     if state.active in ("inactive", "deactivating"):
