@@ -68,7 +68,7 @@ def checked(launch: Launch, about: About) -> Checked:
         return Checked(verdict="unknown", text=text)
     steps = [
         Instead(
-            launch=launch.changed(step.argv) if step.argv and _here(step) else None,
+            launch=launch.changed(step.argv) if step.argv and is_here(step) else None,
             text=step.text,
             shown=step.argv or (),
             gives_up=step.gives_up,
@@ -79,7 +79,7 @@ def checked(launch: Launch, about: About) -> Checked:
     return Checked(verdict=report.verdict, text=text, may_break=report.may_break, instead=tuple(steps))
 
 
-def _here(step: Step) -> bool:
+def is_here(step: Step) -> bool:
     """Whether it can be started as things are: nothing to install, no other release, engine or GPU."""
     return not (step.breaks or step.installs or step.engine or step.release or step.gpu)
 

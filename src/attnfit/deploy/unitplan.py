@@ -12,6 +12,7 @@ import msgspec
 
 from attnfit.core import Report, Step
 from attnfit.deploy import dropin, unitfile
+from attnfit.deploy.checked import is_here
 from attnfit.errors import InputError, UsageError
 from attnfit.inputs.secrets import clean
 from attnfit.inputs.units.launch import UnitLaunch, server_of
@@ -52,7 +53,7 @@ def judge(unit: Unit, asked: Asked, launch: UnitLaunch | None = None) -> Report:
 
 def step_of(report: Report) -> Step | None:
     """The planner's first offer that is a command, and nothing but a command."""
-    return next((step for step in report.steps if step.argv and not step.breaks and not step.installs), None)
+    return next((step for step in report.steps if step.argv and is_here(step)), None)
 
 
 def from_step(unit: Unit, report: Report, step: Step, asked: Asked) -> Planned:
