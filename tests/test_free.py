@@ -154,7 +154,7 @@ def test_a_session_whose_number_was_used_again_is_told_by_the_mark(
 def test_a_first_process_that_is_another_now_has_no_descendants_of_ours(tmp_path: Path) -> None:
     proc = Proc(tmp_path)
     proc.add(40, "stranger", ticks=90000)
-    proc.add(50, "its child", ticks=90100, session=40, parent=40, environ=f"{MARK}=R1\0".encode())
+    proc.add(50, "its child", ticks=90100, session=40, parent=40, environ=b"\0\0\0")
     run = Run(id="R1", engine="vllm", started=0, command=(), process=(40, 1700000001.0))
     assert left.of_run(run, proc.folder).processes == ()
 
@@ -208,3 +208,12 @@ def test_a_wrong_request_is_one_error(words: tuple[str, ...], home: Path) -> Non
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_with_the_mark_is_found_in_whatever_session(tmp_path: Path) -> None:
+    proc = Proc(tmp_path)
+    proc.add(50, "tracker", ticks=200, environ=f"{MARK}=R1\0".encode())
+    proc.add(51, "older", ticks=20, environ=f"{MARK}=R1\0".encode())
+    proc.add(52, "titled", ticks=200, environ=b"\0\0\0")
+    run = Run(id="R1", engine="vllm", started=0, command=(), process=(40, 1700000001.0))
+    assert [each.pid for each in left.of_run(run, proc.folder).processes] == [50]

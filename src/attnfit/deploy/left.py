@@ -1,7 +1,7 @@
 """Which processes an engine left behind: those of a run that attnfit recorded, or of a unit's cgroup. Reads only.
 
-A run's processes are known by number and beginning together; those that its first process started, by descent while it
-lives, and when it is gone by the session it opened and by a mark in their environment.
+A run's processes are known by number and beginning together; those that they started by descent, while these live, and
+by a mark in their environment.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from attnfit.deploy.records import MARK, Run
 from attnfit.inputs.processes import PROC, Process, every, in_unit
 
+_OVERWRITTEN = "\0"  # what a program that changes its title leaves of its environment
 _NEAR_S = 0.5  # a beginning is kept in hundredths of a second, and the boot's in whole seconds
 
 
@@ -31,7 +32,7 @@ def of_run(run: Run, proc: Path = PROC) -> Left:
     alive = [here[pid] for pid, since in (run.keeper, run.process) if _same(here.get(pid), since)]
     found = {each.pid: each for root in alive for each in (root, *_below(root, here)) if not each.zombie}
     for process in here.values():
-        if not process.zombie and _of_session(run, process, here, proc):
+        if not process.zombie and _is_of(run, process, here, proc):
             found[process.pid] = process
     watcher = here.get(run.attnfit[0])
     return Left(
@@ -69,27 +70,25 @@ def _below(root: Process, here: Mapping[int, Process]) -> Sequence[Process]:
     return found
 
 
-def _of_session(run: Run, process: Process, here: Mapping[int, Process], proc: Path) -> bool:
-    """Whether it stands in the session of the run's first process, which may be gone.
+def _is_of(run: Run, process: Process, here: Mapping[int, Process], proc: Path) -> bool:
+    """Whether its environment has the run's mark, or its title overwrote that and it stands in the session that the
+    run's first process opened.
 
-    While a session has members, the kernel gives its number to no new process. A number that was free in between and
-    was used again is told by the mark: every process of a run has it in its environment, unless it wrote its title
-    over that.
+    While a session has members the kernel gives its number to no new process; so if that number is another's by now,
+    the session is, too.
     """
     first, since = run.process
-    if not first or process.session != first or process.started < since - _NEAR_S:
+    if not first or process.started < since - _NEAR_S:
         return False
+    mark = _mark(process, proc)
+    if mark != _OVERWRITTEN or process.session != first:
+        return mark == run.id
     leader = here.get(first)
-    if leader is not None and not leader.zombie:
-        return _same(leader, since)
-    marked = _mark(process, proc)
-    return (
-        marked == run.id or (marked is None and leader is not None and _same(leader, since)) or marked == "overwritten"
-    )
+    return leader is None or leader.zombie or _same(leader, since)
 
 
 def _mark(process: Process, proc: Path) -> str | None:
-    """The mark in its environment; "overwritten": its title stands there; None: none, or not ours to read."""
+    """The mark in its environment; None: it has none, or it is not ours to read."""
     try:
         words = (proc / str(process.pid) / "environ").read_bytes().split(b"\0")
     except OSError:
@@ -98,4 +97,4 @@ def _mark(process: Process, proc: Path) -> str | None:
         name, equals, value = word.partition(b"=")
         if equals and name == MARK.encode():
             return value.decode("utf-8", "replace")
-    return None if any(word.startswith(b"PATH=") for word in words) else "overwritten"
+    return None if any(word.startswith(b"PATH=") for word in words) else _OVERWRITTEN

@@ -34,12 +34,12 @@ def _lines(unit: Unit, state: Mapping[str, str]) -> Iterator[str]:
         yield from wrap("; ".join(value for value in state.values() if value), "state    ")
     for name in _SETTINGS:
         if value := unit.last(name):
-            yield from wrap(value, f"{name}  ")
+            yield from wrap(value, f"{name:<8} ")
     for name, origin in unit.variables.origin.items():
         shown = hide([f"{name}={unit.variables.values[name]}"])[0]
-        yield from wrap(f"{shown}  ({origin})", "variable ")
+        yield from wrap(f"{shown}  ({origin})", "sets     ")
     for path in unit.variables.unread:
-        yield from wrap(f"{path} may not be read by this user; what it sets is not known", "variable ")
+        yield from wrap(f"{path} may not be read by this user; what it sets is not known", "sets     ")
     for found in unit.execs:
         flags = f" {found.flags}" if found.flags else ""
         yield ""

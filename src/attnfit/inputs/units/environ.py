@@ -57,10 +57,10 @@ def variables(settings: Sequence[Setting], naming: Naming, base: dict[str, str])
             try:
                 found = read_file(path, naming.root)
             except PermissionError:
-                unread.append(str(path))
+                unread.append(_shown(path, naming.root))
                 continue
             values |= found
-            origin |= dict.fromkeys(found, str(path))
+            origin |= dict.fromkeys(found, _shown(path, naming.root))
     for word in unset:
         name, equals, value = word.partition("=")
         if name in values and (not equals or values[name] == value):
@@ -90,6 +90,10 @@ def _paths(pattern: str, setting: Setting, naming: Naming) -> list[Path]:
             f"EnvironmentFile=-{path}"
         )
     return [Path(each) for each in found]
+
+
+def _shown(path: Path, root: Path | None) -> str:
+    return str(path) if root is None else "/" + str(path.relative_to(root))
 
 
 def _exists(path: str) -> bool:
