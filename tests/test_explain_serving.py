@@ -94,6 +94,20 @@ def test_a_log_that_somebody_pasted_into_a_prompt_is_no_evidence() -> None:
     assert answer(HEAD + READY + before + other + PASTED + after + OK).verdict == "no failure"
 
 
+@pytest.mark.parametrize(
+    "opens", ["user message: help", 'user prompt: "why', "messages=[{'role': 'user', 'content': 'see"]
+)
+def test_nor_are_they_where_the_logger_puts_its_prefix_in_front_of_each(opens: str) -> None:
+    text = f"tool call failed, {opens}\n{PASTED}"
+    logged = "".join(f"{AT} {line}\n" for line in text.splitlines())
+    assert answer(HEAD + READY + OK + logged + OK).verdict == "no failure"
+    died = (
+        "(APIServer pid=1) ERROR 11-20 12:00:00 [async_llm.py:480] EngineDeadError: EngineCore encountered an issue.\n"
+    )
+    core = "(EngineCore pid=9) ERROR 11-20 12:00:00 [core.py:710] torch.OutOfMemoryError: CUDA out of memory.\n"
+    assert kind(HEAD + READY + OK + logged + core + died) == "gpu-memory"  # another place, and another process
+
+
 def test_a_request_is_over_with_the_next_line_of_a_logger() -> None:
     before, after = LOGGED["vllm, quoted"]
     core = "(EngineCore pid=9) ERROR 11-20 12:00:00 [core.py:710]"
@@ -249,6 +263,21 @@ def test_nor_is_that_of_an_installed_program(package: str) -> None:
     engine = '  File "/x/site-packages/vllm/worker.py", line 3, in f\n    g()\n'
     assert kind(frames + engine + inner + OOM) == "gpu-memory"
     assert kind("Traceback (most recent call last):\n" + inner + OOM) == "gpu-memory"  # the end of anybody's
+
+
+def test_a_notebook_s_traceback_is_read_as_one() -> None:
+    top = (
+        "OutOfMemoryError                          Traceback (most recent call last)\nCell In[3], line 1\n"
+        '----> 1 model.to("cuda")\n\n'
+    )
+    torch = (
+        "File /opt/lib/python3.11/site-packages/torch/nn/module.py:1340, in Module.to(self)\n   1339 def to(self):\n"
+    )
+    engine = "File /opt/lib/python3.11/site-packages/vllm/entrypoints/llm.py:10, in LLM.__init__(self)\n      9 x\n"
+    found = answer(top + torch + OOM)
+    assert found.verdict == "no log of an engine"
+    assert "Cell In[3]" in found.why
+    assert kind(top + engine + torch + OOM) == "gpu-memory"
 
 
 def test_the_middle_of_an_engine_s_log_is_one_though_it_does_not_name_itself() -> None:

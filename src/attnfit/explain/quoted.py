@@ -47,7 +47,7 @@ class Quoted:
         self._open: str | None = None  # the quote that closes it; "": none was opened
         self._worker = ""
         self._left = 0
-        self._number = 0
+        self._number, self._head = 0, ""
         self._within = False  # one record that holds several lines: its end is the end of what was logged
 
     @property
@@ -63,7 +63,9 @@ class Quoted:
             # that this process puts in front of its lines.
             pasted = bool(self._open and self._worker) and not line.worker
             self._within = line.number == self._number
-            if self._left and (not line.level or pasted or self._within):
+            # A logger that puts its prefix in front of each line of a message: the same, to the second and the place.
+            same = line.own and line.head == self._head
+            if self._left and (not line.level or pasted or same or self._within):
                 self._left -= 1
                 if self._open and line.text.count(self._open) % 2 and _closes(line.text, 0, self._open) >= 0:
                     self._open = None  # two of them in a line are a quote within the quote
@@ -100,7 +102,7 @@ class Quoted:
 
     def _begin(self, line: Line, quote: str) -> None:
         self._open, self._worker, self._left = quote, line.worker, _MOST if line.level else _MOST // 10
-        self._number = line.number
+        self._number, self._head = line.number, line.head
 
 
 def _closes(text: str, at: int, quote: str) -> int:

@@ -35,6 +35,7 @@ class Line(NamedTuple):
     level: str = ""  # "": no logger's
     own: bool = False  # an engine's logger wrote it
     source: str = ""  # pod or container, where a collector mixes several
+    head: str = ""  # what stood in front of the text
 
 
 class Marks(NamedTuple):
@@ -157,7 +158,7 @@ class _Reader:
                 clean = (part if part.isprintable() else _CONTROL.sub("", part))[:_LONGEST]
                 found = plain(clean, self.marks.own, self.learnt)
                 if clean or not part:
-                    yield Line(number, found.text.rstrip(), found.worker, found.level or level, found.own, found.source)
+                    yield Line(number, found.text.rstrip(), found.worker, found.level or level, *found[3:])
 
 
 def _traces(raw: bytes) -> bool:

@@ -19,6 +19,7 @@ class Plain(NamedTuple):
     level: str  # DEBUG, INFO, WARNING, ERROR, CRITICAL; LOG: a logger's that prints none; "": no logger's
     own: bool = False  # an engine's logger wrote it
     source: str = ""  # pod or container, where a collector mixes several
+    head: str = ""  # what stood in front
 
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?"
@@ -92,10 +93,10 @@ def plain(text: str, own: Sequence[re.Pattern[str]] = (), learnt: dict[str, str]
         level = groups.get("level") or _SHORT.get(groups.get("short") or "", "LOG" if ours else level)
         by_engine |= ours
         at = found.end()
-    text = text[at:]
+    head, text = text[:at], text[at:]
     if "repeated" in text:
         text = _REPEATED.sub("", text)
-    return Plain(text, worker, {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(level, level), by_engine, source)
+    return Plain(text, worker, {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(level, level), by_engine, source, head)
 
 
 def _learnt(text: str, learnt: dict[str, str]) -> tuple[int, str]:

@@ -14,6 +14,10 @@ from attnfit.inputs.log.lines import Line
 
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*File "([^"]{1,1000})", line (\d+)(?:, in (.{1,200}))?')
+_CELL = re.compile(  # as a notebook prints them
+    r"(?:File ([^\s\"]{1,1000}\.py):(\d+)(?:, in (.{1,200}))?|(Cell In ?\[\d+\]), line (\d+))$"
+)
+_CELL_CODE = re.compile(r"\s*(?:-+> ?)?\d+ ")
 _EXCEPTION = re.compile(
     r"(?:(?:\[?rank\d+\]?|\w+Error in \w+|ray\.exceptions\.RayTaskError\(\w+\)):\s*)?"
     r"((?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Warning|Resources|Failed|Failure|Timeout"
@@ -67,6 +71,16 @@ class Read(NamedTuple):
     frame: str = ""  # the file, where it names one
 
 
+def _parts(frame: re.Match[str]) -> tuple[str, str, str]:
+    """File, line and function of a frame."""
+    groups = frame.groups()
+    return groups[0] or groups[3], groups[1] or groups[4], groups[2] or "?"
+
+
+def _is_code(text: str) -> bool:
+    return text.strip(" ^~|+-.") == "" or _CELL_CODE.match(text) is not None
+
+
 class Tracebacks:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
@@ -83,12 +97,12 @@ class Tracebacks:
         if _DIRECT in text or _CONTEXT in text:
             self._links[worker] = "cause" if _DIRECT in text else "context"
             return Read(True, "")
-        frame = _FRAME.match(text)
+        frame = _FRAME.match(text) or (_CELL.match(text) if text[:5] in ("File ", "Cell ") else None)
         open_ = self._open.get(worker)
         if frame is not None:
             if open_ is None or (not line.worker and line.level and not open_.level):
                 open_ = self._start(line.worker, line.level)
-            file, number, function = frame[1], frame[2], frame[3] or "?"
+            file, number, function = _parts(frame)
             if len(open_.frames) >= _MOST_FRAMES:
                 del open_.frames[_MOST_FRAMES // 2]
             open_.frames.append(f"{file}:{number} in {function.strip()}")
@@ -98,7 +112,7 @@ class Tracebacks:
             return Read(True, "", frame=file)
         if open_ is None:
             return Read(False, "", self._bare(line))
-        if open_.after_frame and (not text or text.startswith("    ") or text.strip(" ^~|+-.") == ""):
+        if open_.after_frame and (not text or text.startswith("    ") or _is_code(text)):
             open_.keep(text.strip())
             return Read(True, "")
         above = "\n".join(open_.code)
