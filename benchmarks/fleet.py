@@ -2,7 +2,8 @@
 
     python benchmarks/fleet.py [--engine vllm==0.33.0] [--gpu h100x8] DIR...
 
-Prints the median, the 90th percentile and the longest, and how many answers were unknown. No engine sources are used
+Prints the median, the 90th percentile and the longest, of the clock and of the processor (which says more on a busy
+machine), and how the answers came out. No engine sources are used
 but those in ATTNFIT_CACHE; set it to an empty directory to measure what is shipped.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -19,13 +21,24 @@ from pathlib import Path
 ATTNFIT = [sys.executable, "-m", "attnfit.cli"]
 
 
-def timed(words: list[str]) -> tuple[float, dict[str, object]]:
-    start = time.perf_counter()
+def timed(words: list[str]) -> tuple[float, float, dict[str, object]]:
+    start, used = time.perf_counter(), _processor()
     done = subprocess.run([*ATTNFIT, *words, "--json"], capture_output=True, check=False)
     took = time.perf_counter() - start
     if done.returncode not in (0, 3):
         sys.exit(f"{' '.join(words)} exited {done.returncode}: {done.stderr.decode()}")
-    return took, json.loads(done.stdout)
+    return took, _processor() - used, json.loads(done.stdout)
+
+
+def _processor() -> float:
+    """Seconds of processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _said(times: list[float]) -> str:
+    times.sort()
+    return f"{times[len(times) // 2]:.2f} / {times[len(times) * 9 // 10]:.2f} / {times[-1]:.2f} s"
 
 
 def main() -> None:
@@ -41,22 +54,23 @@ def main() -> None:
         "which, every engine": ["which", "--gpu", args.gpu],
     }
     for name, words in asked.items():
-        times: list[float] = []
+        clock: list[float] = []
+        processor: list[float] = []
         answers: Counter[str] = Counter()
         for model in models:
-            took, answer = timed([words[0], model, *words[1:]])
-            times.append(took)
+            took, used, answer = timed([words[0], model, *words[1:]])
+            clock.append(took)
+            processor.append(used)
             if "engines" in answer:
                 for engine in answer["engines"]:  # type: ignore[attr-defined]
                     answers.update(s["answer"] for s in engine["spans"] for _ in s["releases"])
             else:
                 covered = [gpu for gpu in answer["gpus"] if gpu["capability"]]  # type: ignore[attr-defined]
                 answers.update(gpu["answer"] for gpu in covered)
-        times.sort()
-        middle, late = times[len(times) // 2], times[len(times) * 9 // 10]
         counted = ", ".join(f"{count} {answer}" for answer, count in answers.most_common())
-        print(f"{name}, {len(times)} models:")
-        print(f"  median {middle:.2f} s, 90% {late:.2f} s, longest {times[-1]:.2f} s; {counted}")
+        print(
+            f"{name}, {len(models)} models: clock {_said(clock)}, processor {_said(processor)}; {counted}", flush=True
+        )
 
 
 if __name__ == "__main__":

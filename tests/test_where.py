@@ -7,16 +7,20 @@ import sys
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from attnfit import cli
 from attnfit.core import Capability, Gpu
-from attnfit.engines import engine
+from attnfit.engines import Circumstances, engine
+from attnfit.engines.sglang.answers import choose
 from attnfit.errors import UsageError
 from attnfit.fleet.cell import Cell
 from attnfit.fleet.where import Row
 from attnfit.gpus import catalogue, matching
+from attnfit.inputs.command import parse_command
 from attnfit.report.where import render
+from attnfit.subject import read
 from fleet_cases import ENGINE, asked, check, differences, sample, subject, whole, write
 from test_cli import Run, same_as_snapshot
 
@@ -64,6 +68,29 @@ def test_with_the_weights_at_hand_a_cell_is_what_check_says_too(tmp_path: Path) 
     card = next(row for row in fleet.rows if row.gpu.name == "GeForce RTX 4090")
     assert (card.cells[0].verdict, card.cells[0].answer) == ("breaks", "with a change")
     assert "changed 1" in render(fleet)
+
+
+@pytest.mark.parametrize("spec", ["vllm==0.16.0", "vllm==0.33.0", "sglang==0.5.9", "sglang==0.5.23"])
+@pytest.mark.parametrize("model", ["examples/glm-5", "examples/qwen3.5-397b-nvfp4"])
+def test_gpus_that_a_release_sees_as_one_are_answered_alike(
+    spec: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose.cache_clear()
+    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("ATTNFIT_OFFLINE", "1")
+    name, _, version = spec.partition("==")
+    release, this = engine(name).release(version), read(engine(name), None, model)
+    alike: dict[object, set[bytes]] = {}
+    for entry in catalogue():
+        if entry.cc is not None:
+            words = engine(name).default_command(this.files.served_as, 1, this.files.config)
+            asked_ = Circumstances(this.model(), entry.gpu, parse_command(words).argv, gpus=1, variables={})
+            launch = release.launch(asked_)
+            told = msgspec.structs.asdict(launch)
+            alike.setdefault(release.sees(entry.gpu), set()).add(msgspec.json.encode(told, order="deterministic"))
+    choose.cache_clear()
+    assert [key for key, answers in alike.items() if len(answers) > 1] == []
+    assert len(alike) > 5
 
 
 def test_gpus_that_are_seen_alike_are_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +178,8 @@ def test_a_command_is_asked_about_as_it_stands(attnfit: Run) -> None:
     [
         (["where"], 2, "no model"),
         (["where", "no/such/dir/x"], 2, "no/such/dir/x"),
-        (["where", "examples/glm-5", "--gpu", "h9000"], 2, "unknown GPU 'h9000'"),
+        (["where", "examples/glm-5", "--gpu", "h9000"], 2, "no GPU of the catalogue is 'h9000'"),
+        (["where", "examples/glm-5", "--gpu", "h200x8"], 2, "without a number"),
         (["where", "examples/glm-5", "--gpu", "h200,"], 2, "empty"),
         (["where", "examples/glm-5", "--gpu", "9.1"], 2, "9.1"),
         (["where", "examples/glm-5", "--engine", "vllm==banana"], 2, "banana"),

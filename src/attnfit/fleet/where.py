@@ -105,9 +105,13 @@ class _Walk:
         self.weights_from = ""
 
     def cells(self, gpu: Gpu, counts: Sequence[int]) -> Iterator[Cell]:
+        refused = ""
         for count in counts:
+            if refused and self._cell(gpu, count, planned=False)[0].why == refused:
+                continue  # more of them change nothing
             found, uses = self._cell(gpu, count)
             yield found
+            refused = found.why if found.answer == NO and found.memory != TOO_SMALL else ""
             if gpu.capability is None:
                 return
             if found.answer == AS_IS and found.memory in ("fits", ""):
@@ -115,18 +119,25 @@ class _Walk:
             if found.answer == AS_IS and self._subject.command is not None and uses is not None and uses <= count:
                 return  # the command uses no more of them
 
-    def _cell(self, gpu: Gpu, count: int) -> _Told:
+    def _cell(self, gpu: Gpu, count: int, *, planned: bool = True) -> _Told:
         """A cell, and how many GPUs the launch uses, where that is known.
 
         GPUs that a release sees as one get one answer, if whatever was asked about memory on the way is answered alike.
         """
-        key = (self._release.sees(gpu), gpu.capability is None, gpu.memory_gib is None, count)
+        key = (self._release.sees(gpu), gpu.capability is None, gpu.memory_gib is None, count, planned)
         for measured, told in self._kept.setdefault(key, []):
             if all(decisive(fit(gpu)) == decided for fit, decided in measured):
                 return told
         self._release.measured = []
         on = GpuInput(((gpu, count),))
-        report = ask(self._subject, self._asked, on, far=False, considered=lambda launch: launch.ok is False)
+        report = ask(
+            self._subject,
+            self._asked,
+            on,
+            planned=planned,
+            far=False,
+            considered=lambda launch: planned and launch.ok is False,
+        )
         fit = report.launch.fit
         answer = cell(report, lambda step: again(self._subject, self._asked, on, step))
         told = answer, fit.gpus if fit is not None else None

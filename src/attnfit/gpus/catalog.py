@@ -148,8 +148,11 @@ def matching(names: str) -> tuple[GpuEntry, ...]:
             found = tuple(e for e in catalogue() if e.cc == str(capability))
         found = found or _named(_key(name))
         if not found:
-            lookup(name)  # says what is wrong with it
-            raise UsageError(f"no GPU of the catalogue is {name.strip()!r}; `attnfit gpus` lists every one")
+            near = did_you_mean(name.strip().lower(), _spellings())
+            raise UsageError(
+                f"no GPU of the catalogue is {name.strip()!r}{near}; give names without a number, compute "
+                "capabilities, or kinds such as workstation (`attnfit gpus` lists every GPU)"
+            )
         wanted.update(e.name for e in found)
     return tuple(e for e in catalogue() if e.name in wanted)
 
