@@ -12,7 +12,7 @@ from attnfit.core import Fit, Launch, Plan, Step
 from attnfit.decide import Request
 from attnfit.engines import Cost, Engine, Weights
 from attnfit.plan import elsewhere
-from attnfit.plan.changes import successors, text_only
+from attnfit.plan.changes import successors, surer_ways, text_only
 from attnfit.plan.conflict import because
 from attnfit.plan.edits import Origin, start
 from attnfit.plan.judge import Judge, Outcome
@@ -20,8 +20,10 @@ from attnfit.plan.offers import MOST_STEPS, Render, ends_as, steps
 from attnfit.plan.search import Searched, search
 from attnfit.plan.useless import MOST, useless
 
+MOST_SURER = 2  # ways around a hazard that only may strike
 MOST_TRIES = 100  # launches asked near the one given, where an answer takes a few milliseconds
 MOST_DEAR_TRIES = 28  # where each takes a tenth of a second: an engine's own code, run by the witness
+MOST_ALIKE = 5  # of those, single changes of one cost
 MOST_FAR = 120  # launches of other releases, checkpoints and GPUs
 
 __all__ = ["Render", "ends_as", "plan"]
@@ -39,9 +41,12 @@ def plan(
     dear = request.release.dear
     judge = Judge(weights, MOST_DEAR_TRIES if dear else MOST_TRIES)
     outcome = judge.told(request, launch, fit)
-    if launch.ok is None or outcome.starts or (fit is not None and fit.files):
+    if launch.ok is None or (fit is not None and fit.files):
         return Plan()
     origin = start(engine, request)
+    if outcome.starts:
+        surer = surer_ways(origin, judge, outcome) if any(h.may_break for h in launch.hazards) else []
+        return Plan(tuple(steps(origin, outcome, surer, render)[:MOST_SURER]), tried=judge.tried)
     searched = _near(origin, judge, outcome)
     offered = steps(origin, outcome, searched.found, render)
     tried = [judge.tried]
@@ -59,13 +64,13 @@ def plan(
 
 def _near(origin: Origin, judge: Judge, outcome: Outcome) -> Searched:
     """In the command at hand. Flags that do nothing and cannot be taken out of it are put up with."""
-    of = successors(origin.engine)
-    searched = search(origin, judge, outcome, of)
+    of, alike = successors(origin.engine), MOST_ALIKE if origin.request.release.dear else None
+    searched = search(origin, judge, outcome, of, alike)
     if not searched.found:
         stuck = {flag for _, after in searched.tried if after.starts for flag in after.inert}
         if stuck:
             judge.tolerated = frozenset(stuck)
-            searched = search(origin, judge, outcome, of)
+            searched = search(origin, judge, outcome, of, alike)
     return searched
 
 

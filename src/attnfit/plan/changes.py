@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from attnfit.core import Hazard, Step
 from attnfit.decide import Request
 from attnfit.engines import Cost, Engine, Move
-from attnfit.plan.judge import Outcome
-from attnfit.plan.search import Successors
+from attnfit.plan.edits import Origin, parts_of, with_parts
+from attnfit.plan.judge import Judge, Outcome
+from attnfit.plan.search import Found, Successors
 
 
 def successors(engine: Engine) -> Successors:
@@ -43,6 +44,20 @@ def _remedies(engine: Engine, request: Request, hazard: Hazard) -> Iterator[Move
         if tuple(argv) != request.argv or variables:
             prices = [*(engine.price(flag) for flag in (*remedy.set, *remedy.drop)), *(Cost.BACKEND for _ in variables)]
             yield Move(remedy.text, argv, remedy.gives_up, variables, cost=max(prices), kind=hazard.code)
+
+
+def surer_ways(origin: Origin, judge: Judge, outcome: Outcome) -> list[Found]:
+    """Remedies of hazards that only may strike, with which the launch starts and does not meet that hazard."""
+    request, found = origin.request, []
+    known = {hazard.code for hazard in outcome.launch.hazards if hazard.may_break}
+    for hazard in outcome.launch.hazards:
+        for move in _remedies(origin.engine, request, hazard) if hazard.may_break else ():
+            parts = parts_of(origin, (), move)
+            after = judge.ask(with_parts(origin, parts))
+            left = {each.code for each in after.launch.hazards if each.may_break}
+            if after.starts and hazard.code not in left and left <= known:
+                found.append(Found(parts, ((move, parts),), after))
+    return found
 
 
 def text_only(engine: Engine, request: Request, outcome: Outcome) -> list[Step]:

@@ -7,6 +7,7 @@ build on a change which left the refusal as it was come last, and at most `MOST_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -59,15 +60,21 @@ class Searched(NamedTuple):
     stopped_early: bool
 
 
-def search(origin: Origin, judge: Judge, outcome: Outcome, successors: Successors) -> Searched:
-    """Every minimal offer met, cheapest first."""
+def search(
+    origin: Origin, judge: Judge, outcome: Outcome, successors: Successors, alike: int | None = None
+) -> Searched:
+    """Every minimal offer met, cheapest first. `alike`: of single changes that cost the same, how many are asked."""
     found: list[Found] = []
     tried: list[tuple[Move, Outcome]] = []
     queue: list[tuple[bool, int, int, _State]] = []
     seen: set[frozenset[object]] = {frozenset()}
     root = _State((), (), False)
     singles = sorted(_children(origin, root, successors(origin.request, outcome), seen), key=_cost)
+    asked: Counter[int] = Counter()
     for number, state in enumerate(singles):
+        asked[_cost(state)] += 1
+        if alike is not None and asked[_cost(state)] > alike:
+            continue
         if judge.enough() or len({each.kind for each in found}) >= KINDS:
             break
         after = judge.ask(with_parts(origin, state.parts))
@@ -76,7 +83,8 @@ def search(origin: Origin, judge: Judge, outcome: Outcome, successors: Successor
             found.append(minimal(origin, judge, Found(state.parts, state.moves, after)))
         else:
             heappush(queue, _ranked(state._replace(blind=after.refusal == outcome.refusal), number))
-    stopped, number, blind = judge.enough(), len(singles), MOST_BLIND
+    passed_over = alike is not None and any(count > alike for count in asked.values())
+    stopped, number, blind = judge.enough() or passed_over, len(singles), MOST_BLIND
     while queue:
         _, cost, _, state = heappop(queue)
         if found and cost >= min(each.cost for each in found):

@@ -21,7 +21,7 @@ def lines(report: Report) -> Iterator[str]:
         yield from ("", *_wrap(sentence, "because: ", "         ")) if number == 0 else _wrap(sentence, "         ")
     for step in report.steps:
         yield ""
-        yield from _step(step)
+        yield from _step(step, report.verdict == "passes")
     said = [f"no help: {sentence}" for sentence in report.plan.useless]
     if report.plan.stopped_early:
         said.append(EARLY.format(tried=report.plan.tried))
@@ -31,8 +31,8 @@ def lines(report: Report) -> Iterator[str]:
         yield from _wrap(sentence, "", "         ")
 
 
-def _step(step: Step) -> Iterator[str]:
-    yield from _wrap(step.text, "next: ", "      ")
+def _step(step: Step, surer: bool) -> Iterator[str]:
+    yield from _wrap(step.text, "to be sure: " if surer else "next: ", "      ")
     if step.installs and f"pip install '{step.installs}'" not in step.text:
         yield from _wrap(f"first, where it runs: {install_line(step.installs)}", "      ")
     if step.gives_up:
@@ -48,8 +48,9 @@ def install_line(installs: str) -> str:
 
 def fix(report: Report) -> tuple[str, str]:
     """The command to run instead, the launch's own where it passes, or ""; and what belongs on stderr."""
-    cure = next((step for step in report.steps if step.argv and not step.gpu), None)
-    command = cure.argv if cure else report.command if report.verdict == "passes" else None
+    passes = report.verdict == "passes"
+    cure = None if passes else next((step for step in report.steps if step.argv and not step.gpu), None)
+    command = report.command if passes else cure.argv if cure else None
     if command:
         first = f"first, where it runs: {install_line(cure.installs)}\n" if cure and cure.installs else ""
         return line(command) + "\n", first

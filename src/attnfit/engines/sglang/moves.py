@@ -138,6 +138,11 @@ def _ordered(version: str, launch: Launch) -> list[str]:
 def _kernels(given: Given) -> Iterator[Move]:
     """Another kernel for sparse or linear attention, where the user asked for one."""
     known = entry(given.book).choices
+    flags = ["--" + field.replace("_", "-") for field in _KERNEL_FIELDS]
+    asked = [flag for flag in flags if words.value_of(given.argv, flag) is not None]
+    if len(asked) > 1:
+        text = f"drop {', '.join(words.shown(given.argv, flag) for flag in asked)}"
+        yield Move(text, words.without(given.argv, *asked), kind="kernels", cost=Cost.BACKEND + 1)
     for field in _KERNEL_FIELDS:
         flag = "--" + field.replace("_", "-")
         now = words.value_of(given.argv, flag)

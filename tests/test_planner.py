@@ -1,0 +1,287 @@
+"""The planner: what it offers starts, is the least that does, is the same each time; and what a user then reads."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnfit import check
+from attnfit.core import Capability, Gpu, Launch, Model, Question
+from attnfit.decide import Request
+from attnfit.engines import Cost, Move, Piece, Weights, engine
+from attnfit.inputs.command import parse_command
+from attnfit.inputs.rewrite import rewrite
+from attnfit.plan.conflict import _Asked, _facts, core
+from attnfit.plan.edits import Origin, parts_of, start, with_parts
+from attnfit.plan.judge import Judge, Outcome
+from attnfit.plan.search import MOST_BLIND, search
+from attnfit.report.json import as_dict
+from attnfit.report.planned import fix
+from fit_cases import configs
+from planner_cases import ask, clean, wrong
+
+GLM = str(Path(__file__).parent.parent / "examples" / "glm-5")
+STORY_2 = ["vllm", "serve", GLM, "-tp", "8", "--dtype", "float16"]
+
+
+# ---- against `check` itself ----------------------------------------------------------------------------------------
+
+FLAGS = (
+    ["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype", "turboquant_k8v4"], ["--attention-backend", "FLASHMLA"],
+    ["--attention-backend", "TRITON_ATTN"], ["--attention-backend", "FLASHINFER_MLA_SPARSE"], ["--dtype", "float16"],
+    ["--dtype", "float32"], ["--block-size", "16"], ["--block-size", "48"], ["--quantization", "awq"], ["-dcp", "4"],
+    ["--enforce-eager"], ["--no-such-flag"], ["--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}'],
+    ["-cc", '{"pass_config": {"fuse_allreduce_rms": true}}'],
+)  # fmt: skip
+MODELS = (
+    "zai-org__GLM-5",
+    "Qwen__Qwen3-8B",
+    "openai__gpt-oss-20b",
+    "Qwen__Qwen3.5-35B-A3B",
+    "deepseek-ai__DeepSeek-R1",
+)
+
+
+def launches(count: int, seed: int) -> Iterator[tuple[str, list[str], str, str]]:
+    pick = random.Random(seed)
+    for _ in range(count):
+        flags = [word for flag in pick.sample(FLAGS, pick.choice((1, 2, 2, 3))) for word in flag]
+        release = pick.choice(("0.16.0", "0.20.2", "0.28.0", "0.33.0"))
+        yield pick.choice(MODELS), flags, pick.choice(("t4", "a100-80g", "5090", "h200", "b200", "12.1")), release
+
+
+@pytest.mark.parametrize(("model", "flags", "gpu", "release"), list(launches(24, seed=8)))
+def test_every_offer_starts_and_is_the_least_that_does(
+    model: str, flags: list[str], gpu: str, release: str, tmp_path: Path
+) -> None:
+    """5,000 such launches, and SGLang's, are asked by proofs/planner.py."""
+    (tmp_path / "config.json").write_text(json.dumps(configs()[model]["config"]), "utf-8")
+    words, where = ["vllm", "serve", str(tmp_path), "-tp", "4", *flags], (gpu, 4, f"vllm=={release}")
+    assert list(wrong(ask(words, *where, planned=True), words, *where)) == []
+
+
+def test_what_is_wrong_with_a_plan_is_found() -> None:
+    """A plan for another launch does not pass as this one's."""
+    where = ("rtx-pro-6000", 8, "vllm==0.33.0")
+    other = ask([*STORY_2, "--max-model-len", "4096"], *where, planned=True)
+    assert any("another plan" in sentence for sentence in wrong(other, STORY_2, *where))
+
+
+# ---- against brute force -------------------------------------------------------------------------------------------
+
+
+class Toy:
+    """An engine whose launch passes or not by a table: any function of which flags stand there."""
+
+    name, version, book, exact, dear, said = "toy", "1", "1", True, False, ()
+
+    def __init__(self, passes: Callable[[frozenset[str]], bool], says: Callable[[frozenset[str]], str]) -> None:
+        self.passes, self.says, self.asked = passes, says, 0
+
+    def pieces(self, given: Any) -> list[Piece]:
+        return [Piece(word, (word,)) for word in given.argv]
+
+    def launch(self, circumstances: Any) -> Launch:
+        self.asked += 1
+        flags = frozenset(circumstances.argv)
+        return (
+            Launch(ok=True, stage="done") if self.passes(flags) else Launch(ok=False, stage="x", error=self.says(flags))
+        )
+
+    def fitter(self, circumstances: Any, weights: Any) -> Callable[[Gpu], None]:
+        return lambda gpu: None
+
+
+def toy(seed: int) -> tuple[Toy, Sequence[str], dict[str, int]]:
+    pick = random.Random(seed)
+    given = [f"--{letter}" for letter in "abcdef"[: pick.choice((3, 4, 5, 6))]]
+    costs = {flag: pick.choice((1, 4, 10, 20, 30, 40, 120)) for flag in given}
+    good = {frozenset(kept) for n in range(len(given)) for kept in combinations(given, n) if pick.random() < 0.08}
+    says = pick.choice((lambda flags: "no", lambda flags: f"no {sorted(flags)[:1]}"))
+    return Toy(lambda flags: flags in good, says), given, costs
+
+
+def found_by_search(this: Toy, given: Sequence[str], costs: dict[str, int]) -> tuple[int | None, list[frozenset[str]]]:
+    gpu = Gpu(name="g", capability=Capability(9, 0), memory_gib=80.0)
+    request = Request(release=this, model=Model(path="m", config={}), gpus=((gpu, 1),), argv=tuple(given), variables={})  # type: ignore[arg-type]
+    origin = start(this, request)  # type: ignore[arg-type]
+    judge = Judge(lambda: Weights(None), 100)
+
+    def successors(request: Request, outcome: Outcome) -> Iterator[Move]:
+        for flag in request.argv:
+            left = tuple(word for word in request.argv if word != flag)
+            yield Move(f"drop {flag}", left, cost=costs[flag], kind=flag)
+
+    refused = judge.told(request, this.launch(request.on(gpu)), None)
+    found = search(origin, judge, refused, successors).found
+    kept = [frozenset(with_parts(origin, each.parts).argv) for each in found]
+    return (found[0].cost if found else None), kept
+
+
+def test_the_search_agrees_with_brute_force_on_small_spaces() -> None:
+    """Every combination of up to three changes, each a table of its own: the cheapest is the cheapest."""
+    solvable = 0
+    for seed in range(400):
+        this, given, costs = toy(seed)
+        assert sum(len(list(combinations(given, n))) for n in (2, 3)) <= MOST_BLIND
+        ways = [
+            set(way) for n in (1, 2, 3) for way in combinations(given, n) if this.passes(frozenset(given) - set(way))
+        ]
+        best = min((sum(costs[flag] for flag in way) for way in ways), default=None)
+        if this.passes(frozenset(given)):
+            continue
+        cheapest, kept = found_by_search(this, given, costs)
+        assert cheapest == best, seed
+        for left in kept:
+            assert this.passes(left)
+            gone = set(given) - left
+            assert len(gone) == 1 or not any(this.passes(left | {flag}) for flag in gone), "no part is superfluous"
+        solvable += best is not None
+    assert 100 < solvable < 400
+
+
+def test_no_launch_is_asked_twice_and_no_more_than_the_budget() -> None:
+    this = Toy(lambda flags: False, lambda flags: str(sorted(flags)))
+    given = [f"--{number}" for number in range(40)]
+    _, kept = found_by_search(this, given, dict.fromkeys(given, 1))
+    assert kept == []
+    assert this.asked <= 102
+
+
+# ---- parts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "then"),
+    [
+        ("m --a 1 --b 2", "m --b 2"),
+        ("m --a 1 --b 2", "m --a 3 --b 2 --c"),
+        ("m -tp8 --dtype auto", "m -tp 8"),
+        ("m —dtype float16", "m --dtype float16"),
+        ("m --dtype float16 --dtype bfloat16", "m --dtype bfloat16"),
+        ("m --enforce-eager --kv-cache-dtype fp8", "m --kv-cache-dtype auto --block-size 16"),
+        ("m x y --dtype=half", "m --dtype half"),
+    ],
+)
+def test_parts_put_together_are_the_launch_they_were_taken_from(given: str, then: str) -> None:
+    origin = origin_of(given.split())
+    parts = parts_of(origin, (), Move("", tuple(then.split())))
+    words = with_parts(origin, parts).argv
+    assert sorted(words) == sorted(then.split())
+    assert with_parts(origin, ()).argv == tuple(given.split())
+    assert all(with_parts(origin, (part,)).argv != origin.request.argv for part in parts)
+
+
+def origin_of(argv: Sequence[str]) -> Origin:
+    this = engine("vllm")
+    gpu = Gpu(name="g", capability=Capability(9, 0), memory_gib=80.0)
+    model = Model(path="m", config={})
+    return start(this, Request(release=this.release("0.33.0"), model=model, gpus=((gpu, 1),), argv=tuple(argv),
+                               form="serve", variables={}))  # fmt: skip
+
+
+def test_another_release_is_written_where_the_command_names_one() -> None:
+    for given, then in (
+        ("docker run --gpus all vllm/vllm-openai:v0.16.0 m", "docker run --gpus all vllm/vllm-openai:v0.24.0 m"),
+        ("uvx --with vllm==0.16.0 vllm serve m", "uvx --with vllm==0.24.0 vllm serve m"),
+        ("vllm serve m", "vllm serve m"),
+    ):
+        command = parse_command(given.split())
+        assert rewrite(command, command.argv, {}, "0.24.0") == then.split()
+
+
+# ---- why nothing helps ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "9.0", "12.0"])
+@pytest.mark.parametrize("changed", [{}, {"kv_cache_dtype": "fp8_e5m2"}, {"dtype": "bfloat16"}, {"has_sink": True}])
+def test_a_conflict_is_one_and_no_part_of_it_can_be_spared(capability: str, changed: dict[str, Any]) -> None:
+    release = engine("vllm").release("0.33.0")
+    plain: dict[str, Any] = {
+        "head_size": 576, "dtype": "float16", "use_mla": True, "use_sparse": True, "num_heads": 8,
+        "hf": {"index_topk": 2048, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "kv_lora_rank": 512},
+    }  # fmt: skip
+    question = Question(capability=Capability.parse(capability), **{**plain, **changed})
+    if release.select(question).chosen is not None:
+        return
+    asked = asker(release)
+    facts = _facts(question)
+    found = core(asked, question, facts)
+    assert found
+    free = [fact for fact in facts if fact not in found]
+    assert asked.served(question, free) is None, "whatever else is let go of"
+    for fact in found:
+        assert asked.served(question, [*free, fact]) is not None, f"without {fact.name} it is served"
+
+
+def asker(release: Any) -> _Asked:
+    gpu = Gpu(name="g", capability=Capability(9, 0))
+    found = _Asked(Request(release=release, model=Model(path="m", config={}), gpus=((gpu, 1),), argv=(), variables={}))
+    found.left = 100_000
+    return found
+
+
+# ---- the two stories, and what people read ---------------------------------------------------------------------------
+
+
+def test_story_2_on_0_16_is_a_newer_release_ours_on_another_or_the_other_engine() -> None:
+    """GLM-5's config class is newer than the transformers that 0.16.0 takes: nothing in its command helps."""
+    report = check(STORY_2, gpu="rtx-pro-6000", count=8, engine="vllm==0.16.0")
+    assert [(step.kind, step.engine, step.release, bool(step.env)) for step in report.steps] == [
+        ("release", "vllm", "0.24.0", False), ("release", "vllm", "0.23.0", True), ("engine", "sglang", "0.5.23", False),
+    ]  # fmt: skip
+    assert "the refusal stays the same" in report.plan.useless[0]
+    newer = report.steps[0]
+    assert newer.gives_up == "activations run in bfloat16 instead of float16"
+    assert [(change.name, change.before, change.after) for change in newer.changes] == [
+        ("--dtype", "--dtype float16", None)
+    ]
+    assert newer.installs == "vllm==0.24.0"
+    in_a_container = ["docker", "run", "vllm/vllm-openai:v0.16.0", *STORY_2[2:]]
+    contained = check(in_a_container, gpu="rtx-pro-6000", count=8, model=GLM).steps[0]
+    assert (contained.argv, contained.installs) == (
+        ("docker", "run", "vllm/vllm-openai:v0.24.0", GLM, "-tp", "8"), "",
+    )  # fmt: skip
+
+
+def test_dense_attention_is_no_flag_of_this_engine() -> None:
+    """The release asks whether its config has index_topk at all; an override can set it and not remove it."""
+    for release in ("0.23.0", "0.33.0"):
+        words = [*STORY_2, "--hf-overrides", '{"index_topk": null}']
+        assert not clean(ask(words, "rtx-pro-6000", 8, f"vllm=={release}"))
+
+
+def test_a_flag_that_does_nothing_goes_with_the_cure_and_only_with_it() -> None:
+    inert = ["-cc", '{"pass_config": {"fuse_allreduce_rms": true}, "cudagraph_mode": "PIECEWISE"}']
+    words = [*STORY_2, *inert]
+    report = check(words, gpu="rtx-pro-6000", count=8, engine="vllm==0.28.0")
+    step = report.steps[0]
+    assert step.argv == (*STORY_2[:5], "-cc", '{"cudagraph_mode": "PIECEWISE"}')
+    assert {change.name for change in step.changes} == {"--dtype", "-cc"}
+
+
+def test_another_gpu_is_text_and_never_a_fix() -> None:
+    report = check(["vllm", "serve", GLM, "-tp", "8"], gpu="t4x8", engine="vllm==0.33.0")
+    command, said = fix(report)
+    assert command == ""
+    assert "no command found that would pass" in said
+
+
+def test_fix_of_a_launch_that_passes_is_the_launch() -> None:
+    words = ["vllm", "serve", GLM, "-tp", "8"]
+    assert fix(check(words, gpu="h200x8", engine="vllm==0.33.0"))[0] == " ".join(words) + "\n"
+
+
+def test_the_plan_is_in_the_json_answer() -> None:
+    shown = as_dict(check(STORY_2, gpu="rtx-pro-6000", count=8, engine="vllm==0.33.0"))
+    first = shown["steps"][0]
+    assert (first["kind"], first["cost"], first["breaks"]) == ("dtype", int(Cost.DTYPE), False)
+    assert first["changes"] == [{"name": "--dtype", "before": "--dtype float16", "after": None, "variable": False}]
+    assert set(shown["plan"]) == {"useless", "because", "tried", "stopped_early"}
+    assert shown["plan"]["tried"] > 0
