@@ -237,7 +237,7 @@ def test_a_detached_engine_goes_on_and_is_found_and_stopped(stage: Stage, play: 
     id = run.event("detached")["id"]
     assert len(stage.alive()) == 3
     assert " serving " in stage.attnfit("runs").stdout
-    assert "served /v1/completions" in (stage.state / "attnfit/runs" / id / "engine.log").read_text()
+    assert "served /v1/completions" in (stage.state / "attnfit/runs" / id / "engine-1.log").read_text()
     stopped = stage.attnfit("runs", "stop", id)
     assert stopped.returncode == 0, stopped.stderr
     assert clean(stage)

@@ -102,6 +102,18 @@ def test_a_known_failure_is_gone_round_and_the_engine_serves(
     until(lambda: not stage.alive())
 
 
+def test_a_detached_engine_is_gone_round_too_and_its_record_is_the_last_one_s(stage: Stage, play: Any) -> None:
+    stage.scenes({"if": "--max-model-len 65536", "do": fails(TOO_LONG)}, {"do": SERVES})
+    run = play("--detach", launch=[*stage.launch, "--max-model-len", "65536"])
+    assert run.wait() == 0
+    assert " serving " in stage.attnfit("runs").stdout
+    id = run.event("detached")["id"]
+    assert [attempt["outcome"] for attempt in stage.runs()[0]["attempts"]] == ["failed", "serving"]
+    assert stage.attnfit("runs", "stop", id).returncode == 0
+    assert "attempt 2: served" in stage.attnfit("runs", "show", id).stdout
+    until(lambda: not stage.alive())
+
+
 def test_without_pivot_the_way_is_shown_and_not_gone(stage: Stage, play: Any) -> None:
     stage.scenes({"do": fails(TOO_LONG)})
     run = play("--no-pivot", launch=[*stage.launch, "--max-model-len", "65536"])
@@ -249,6 +261,16 @@ def test_a_plan_that_needs_more_than_is_here_is_not_taken(stage: Stage, monkeypa
     assert stage.pids("starts.txt") == []
 
 
+def test_a_remedy_that_the_check_refuses_is_not_started(stage: Stage, monkeypatch: Any) -> None:
+    stage.scenes({"if": "65536", "do": fails(TOO_LONG)}, {"do": [["exit", 1]]})
+    words = ["vllm", "serve", str(stage.model), "--port", str(stage.port), "--max-model-len", "65536"]
+    monkeypatch.setattr(Stage, "launch", words)
+    code, events = checked_run(stage, monkeypatch, [report("passes"), *[report("refused")] * 9])
+    assert code == 1
+    assert len(stage.pids("starts.txt")) == 1
+    assert events.named("give-up")[0]["ways"] != []
+
+
 @pytest.mark.parametrize("answer", [report("unknown"), report("refused", exact=False)])
 def test_a_verdict_that_is_unknown_starts_with_a_note(stage: Stage, monkeypatch: Any, answer: Report) -> None:
     stage.scenes({"do": [["exit", 1]]})
@@ -262,12 +284,12 @@ def test_gpu_memory_is_waited_for_before_the_next_start(stage: Stage, monkeypatc
 
     order: list[str] = []
     monkeypatch.setattr(memory, "used", lambda: memory.Used((10,)))
-    monkeypatch.setattr(memory, "wait_free", lambda before: order.append(f"waited {len(stage.alive())}") or "")
+    monkeypatch.setattr(memory, "wait_free", lambda *_: order.append(f"waited {len(stage.alive())}") or "")
     stage.scenes({"if": "65536", "do": fails(TOO_LONG)}, {"do": [["exit", 1]]})
     monkeypatch.setattr(
         Stage, "launch", ["vllm", "serve", str(stage.model), "--port", str(stage.port), "--max-model-len", "65536"]
     )
-    checked_run(stage, monkeypatch, [report("passes")])
+    checked_run(stage, monkeypatch, [report("passes")] * 3)
     assert order[0] == "waited 0", "the whole tree had ended"
     assert len(stage.pids("starts.txt")) == 2
 

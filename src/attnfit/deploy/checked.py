@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import click
 import msgspec
 
 from attnfit.deploy.command import Launch
-from attnfit.errors import UnknownAnswer, UsageError
+from attnfit.errors import AttnfitError, InputError, UnknownAnswer, UsageError
 from attnfit.explain import Answer
 from attnfit.steps import Step
 
@@ -63,6 +64,8 @@ def checked(launch: Launch, about: About) -> Checked:
         report = check(launch.words, gpu=about.gpu or "auto", count=about.count, engine=about.engine, env=about.env)
     except UnknownAnswer as error:
         return Checked(verdict="unknown", text=str(error))
+    except InputError as error:
+        raise InputError(f"{error}; --no-check starts it all the same") from None
     text = click.unstyle(verdict_line(report))
     if report.exit_code == 3:
         return Checked(verdict="unknown", text=text)
@@ -95,4 +98,15 @@ def cures(launch: Launch, answer: Answer, about: About) -> Iterator[Instead]:
             installs=way.installs,
         )
     if about.check:
-        yield from checked(launch, about).instead
+        with contextlib.suppress(AttnfitError):  # it has been started all the same
+            yield from checked(launch, about).instead
+
+
+def may_start(way: Instead, about: About) -> bool:
+    """Whether the check does not refuse what is offered."""
+    if way.launch is None or not about.check:
+        return way.launch is not None
+    try:
+        return checked(way.launch, about).starts
+    except AttnfitError:
+        return False

@@ -14,6 +14,7 @@ from attnfit.report.redact import masked
 _ASSIGNMENT = re.compile(r"(?s)([A-Za-z_]\w*)=(.*)")
 _SHOWN = re.compile(r"\$[A-Z_][A-Z0-9_]*")
 _LEAST = 4  # characters: what is shorter is found everywhere, and is no secret worth the name
+_LEAST_AROUND = 8  # of one that the command does not give: its variable may hold something else
 
 
 class Launch:
@@ -82,7 +83,10 @@ class Launch:
         """The same launch as another command that was made of it, in which secrets stand as $NAME; None: they cannot
         be put back."""
         words = restored(shown, self.words)
-        return None if words is None else Launch(words, self._environ)
+        try:
+            return None if words is None else Launch(words, self._environ)
+        except UsageError:
+            return None
 
     def clean(self, text: str) -> str:
         """`text` without any secret of this launch, and without what else looks like one."""
@@ -98,7 +102,7 @@ def secrets_of(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
         for value, name in _pairs(given, shown) or ():
             found[value] = name
     for name, value in env.items():
-        if is_secret(name):
+        if is_secret(name) and len(value) >= _LEAST_AROUND:
             found.setdefault(value, f"${name}")
     return {v: found[v] for v in sorted(found, key=len, reverse=True) if len(v) >= _LEAST and not v.isspace()}
 

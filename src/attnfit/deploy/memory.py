@@ -29,8 +29,17 @@ def used(library: Callable[[], Any] = nvml.library) -> Used:
     return Used(found) if found else Used((), _NO_NVML)
 
 
-def wait_free(before: Used, library: Callable[[], Any] = nvml.library, *, seconds: float = WAIT_S) -> str:
-    """Waits until no more is in use than before the engine was started. "": it is free; else what to say of it."""
+def wait_free(
+    before: Used,
+    given_up: Callable[[], bool] = lambda: False,
+    library: Callable[[], Any] = nvml.library,
+    *,
+    seconds: float = WAIT_S,
+) -> str:
+    """Waits until no more is in use than before the engine was started. "": it is free; else what to say of it.
+
+    given_up: asked again and again whether to wait no longer.
+    """
     if not before.mib:
         return before.why
     until = time.monotonic() + seconds
@@ -39,7 +48,8 @@ def wait_free(before: Used, library: Callable[[], Any] = nvml.library, *, second
         over = [(i, n - b) for i, (n, b) in enumerate(zip(now.mib, before.mib, strict=False)) if n > b + SLACK_MIB]
         if not over:
             return ""
-        if time.monotonic() >= until:
+        if time.monotonic() >= until or given_up():
             which = ", ".join(f"GPU {i}: {more} MiB more" for i, more in over)
-            return f"after {seconds:.0f} s there is still more GPU memory in use than before the start ({which})"
+            waited = time.monotonic() - until + seconds
+            return f"after {waited:.0f} s more GPU memory is in use than before the start ({which})"
         time.sleep(0.2)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from attnfit.deploy import memory, records, tree
-from attnfit.deploy.checked import About, Checked, Instead, checked, cures
+from attnfit.deploy.checked import About, Checked, Instead, checked, cures, may_start
 from attnfit.deploy.command import Launch
 from attnfit.deploy.process import Detached, Engine
 from attnfit.deploy.ready import taken
@@ -62,7 +62,7 @@ class _Runner:
             return self.launch.clean(value)
         if isinstance(value, list | tuple):
             return [self._clean(each) for each in value]
-        return value
+        return {name: self._clean(each) for name, each in value.items()} if isinstance(value, dict) else value
 
     @property
     def address(self) -> Address:
@@ -171,7 +171,7 @@ class _Runner:
             self.write()
 
         watch = Watch(self.launch, self.serving, address, self.wishes.settings, self.say, self.signals)
-        detached = Detached(self.book.place) if self.wishes.detach else None
+        detached = Detached(self.book.place, self.number) if self.wishes.detach else None
         return watch.run(detached, started, ready)
 
     def after(self, ended: Ended, before: memory.Used) -> int | None:
@@ -181,7 +181,7 @@ class _Runner:
         mine.stage, mine.ready_s, mine.code = ended.stage, ended.ready_s, ended.code
         if ended.outcome == "serving":
             self.write()
-            self.say("detached", id=run.id, log=str(self.book.place / "engine.log"))
+            self.say("detached", id=run.id, log=str(Detached(self.book.place, self.number).log))
             return 0
         mine.ended = time.time()
         mine.left, mine.stuck = len(ended.left), sum(not each["ended"] for each in ended.left)
@@ -191,7 +191,11 @@ class _Runner:
         if ended.outcome in ("served", "stopped"):
             self.write()
             return 0 if ended.outcome == "served" or not self.signals.first else 128 + self.signals.first
-        mine.memory = memory.wait_free(before) if mine.ready_s or ended.outcome != "not started" else ""
+        mine.memory = (
+            memory.wait_free(before, lambda: self.signals.count > 0)
+            if mine.ready_s or ended.outcome != "not started"
+            else ""
+        )
         if mine.memory and before.mib:
             self.say("note", text=mine.memory)
         self.write()
@@ -228,7 +232,7 @@ class _Runner:
         for way in found:
             offered.append(way)
             untried = way.launch is not None and way.launch.words not in self.tried
-            if untried and more and self.wishes.pivot is not False:
+            if untried and more and self.wishes.pivot is not False and may_start(way, self.wishes.about):
                 self.change(way)
                 return 128 + self.signals.first if self.signals.count else None
         if ended.outcome == "crashed" and more:

@@ -22,9 +22,10 @@ GRACE_S = 30.0  # from asking the engine to end to ending it
 class Detached:
     """Where a detached engine's output and end are kept."""
 
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "engine.log"
-        self.end = folder / "ended.json"
+    def __init__(self, folder: Path, number: int) -> None:
+        """number: of the start; each has its own, so that none is read for another's."""
+        self.log = folder / f"engine-{number}.log"
+        self.end = folder / f"ended-{number}.json"
 
 
 class Engine:

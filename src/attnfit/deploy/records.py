@@ -129,7 +129,7 @@ def _read(place: Path) -> Run | None:
     except (OSError, msgspec.MsgspecError):
         return None
     try:
-        ended: dict[str, Any] = msgspec.json.decode((place / "ended.json").read_bytes())
+        ended: dict[str, Any] = msgspec.json.decode((place / f"ended-{len(run.attempts)}.json").read_bytes())
     except (OSError, msgspec.MsgspecError):
         return run
     if run.attempts and run.attempts[-1].ended is None:
