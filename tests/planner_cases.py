@@ -99,4 +99,6 @@ def _words(text: str, within: Sequence[str]) -> list[str]:
         for stop in range(start + 1, len(within) + 1):
             if " ".join(within[start:stop]) == text:
                 return list(within[start:stop])
-    raise AssertionError(f"{text!r} does not stand in {within}")
+    at = within.index(text)  # a flag that the release does not know: its values are not shown
+    stop = next((i for i in range(at + 1, len(within)) if within[i].startswith("-")), len(within))
+    return list(within[at:stop])

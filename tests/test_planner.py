@@ -167,6 +167,7 @@ def test_no_launch_is_asked_twice_and_no_more_than_the_budget() -> None:
         ("m --dtype float16 --dtype bfloat16", "m --dtype bfloat16"),
         ("m --enforce-eager --kv-cache-dtype fp8", "m --kv-cache-dtype auto --block-size 16"),
         ("m x y --dtype=half", "m --dtype half"),
+        ("m --no-such 4 --nor-such", "m --block-size 16"),
     ],
 )
 def test_parts_put_together_are_the_launch_they_were_taken_from(given: str, then: str) -> None:
@@ -234,8 +235,10 @@ def test_story_2_on_0_16_is_a_newer_release_ours_on_another_or_the_other_engine(
     """GLM-5's config class is newer than the transformers that 0.16.0 takes: nothing in its command helps."""
     report = check(STORY_2, gpu="rtx-pro-6000", count=8, engine="vllm==0.16.0")
     assert [(step.kind, step.engine, step.release, bool(step.env)) for step in report.steps] == [
-        ("release", "vllm", "0.24.0", False), ("release", "vllm", "0.23.0", True), ("engine", "sglang", "0.5.23", False),
-    ]  # fmt: skip
+        ("release", "vllm", "0.24.0", False),
+        ("release", "vllm", "0.23.0", True),
+        ("engine", "sglang", "0.5.23", False),
+    ]
     assert "the refusal stays the same" in report.plan.useless[0]
     newer = report.steps[0]
     assert newer.gives_up == "activations run in bfloat16 instead of float16"

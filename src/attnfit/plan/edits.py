@@ -124,10 +124,11 @@ def _block(old: tuple[Piece, ...], new: tuple[Piece, ...], gone: range, come: ra
             left.remove(match)
     odd = [i for i in gone if i not in pairs and not old[i].known]
     whole: Part | None = None
-    if odd and len(odd) == len(left):
+    alike = _alike([old[i] for i in odd], [new[k] for k in left])
+    if alike and len(odd) == len(left):
         pairs |= dict(zip(odd, left, strict=True))
         left = []
-    elif odd and left and odd == list(range(odd[0], odd[-1] + 1)):  # -tp8 becomes -tp 8
+    elif alike and odd == list(range(odd[0], odd[-1] + 1)):  # -tp8 becomes -tp 8
         whole = Part(at=odd[0], stop=odd[-1] + 1, put=tuple(new[k].words for k in left))
         left = []
     if whole is not None:
@@ -140,3 +141,9 @@ def _block(old: tuple[Piece, ...], new: tuple[Piece, ...], gone: range, come: ra
             yield Part(at=i, stop=i + 1)
     for k in left:
         yield Part(at=gone.stop, stop=gone.stop, put=(new[k].words,))
+
+
+def _alike(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
+    """Whether words are others put right, and not some that go and some that come."""
+    before, after = (" ".join(word for piece in pieces for word in piece.words) for pieces in (old, new))
+    return bool(old and new) and SequenceMatcher(None, before, after, autojunk=False).ratio() > 0.7
