@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from explain_logs import answer, kind, sglang, vllm
+from explain_logs import answer, kind, rows, sglang, vllm
 
 HEAD = (
     "(APIServer pid=1) INFO 11-20 10:00:01 [utils.py:299] vLLM API server version 0.28.0, serving model\n"
@@ -141,6 +143,21 @@ def test_a_request_is_over_with_the_next_line_of_a_logger() -> None:
 def test_a_server_that_goes_on_serving_has_not_failed(line: str, work: str) -> None:
     assert answer(HEAD + READY + line + work * 5).verdict == "no failure"
     assert answer(HEAD + READY + work * 3000 + line + work * 3000).verdict == "no failure"
+
+
+HEALTHY = {"vllm": HEAD + READY + (OK + STATS) * 9, "sglang": S_HEAD + S_READY + (S_OK + S_STATS) * 9}
+LINES = [*PASTED.splitlines(), *(row["line"] for row in rows("library_lines.jsonl"))]
+
+
+@given(st.sampled_from(sorted(HEALTHY)), st.lists(st.tuples(st.floats(0, 1), st.sampled_from(LINES)), max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_printed_between_its_lines_a_server_at_work_is_healthy(
+    engine: str, said: list[tuple[float, str]]
+) -> None:
+    lines = HEALTHY[engine].splitlines()
+    for place, what in said:
+        lines.insert(2 + int(place * (len(lines) - 2)), what)
+    assert answer("\n".join([*lines, *HEALTHY[engine].splitlines()[-3:]])).verdict == "no failure"
 
 
 def test_what_a_server_survived_is_not_what_ended_it() -> None:

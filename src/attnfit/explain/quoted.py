@@ -109,9 +109,12 @@ def _closes(text: str, at: int, quote: str) -> int:
     """Where a quote ends: an apostrophe in a word does not end one."""
     place = text.find(quote, at)
     while place >= 0:
-        after = text[place + len(quote) :]
-        escaped = (place - len(text[:place].rstrip("\\"))) % 2
-        if not escaped and (not after or after[0] in ",)]}>;" or (after[0] in " \"'" and quote != "'")):
+        after = text[place + len(quote) : place + len(quote) + 1]
+        before = place
+        while before and text[before - 1] == "\\":
+            before -= 1
+        escaped = (place - before) % 2
+        if not escaped and (after in ("", *",)]}>;") or (after in " \"'" and quote != "'")):
             return place
         place = text.find(quote, place + 1)
     return -1
