@@ -89,11 +89,14 @@ def test_a_known_failure_is_gone_round_and_the_engine_serves(
     stage: Stage, play: Any, message: str, given: str, instead: str
 ) -> None:
     stage.scenes(
-        {"if": f"--max-model-len {given}", "do": fails(message)}, {"if": f"--max-model-len {instead}", "do": SERVES}
+        {"if": f"--max-model-len {given}", "do": [["env", "ATTNFIT_RUN"], *fails(message)]},
+        {"if": f"--max-model-len {instead}", "do": [["env", "ATTNFIT_RUN"], *SERVES]},
     )
     run = play(launch=[*stage.launch, "--max-model-len", given])
     run.event("ready")
     assert run.event("pivot")["command"] == [*stage.launch, "--max-model-len", instead]
+    mark = f"ATTNFIT_RUN={stage.runs()[0]['id']}"
+    assert run.err.read_text().count(mark) == 2, "by its mark `free` knows what is left of either start"
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     first, second = stage.runs()[0]["attempts"]

@@ -27,6 +27,7 @@ from attnfit.engines.serving import Address, Serving, serving_of
 LONG_S = 600.0  # a server that served so long did not crash in a loop
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # from a crash to the next start; doubled each time
 ATTEMPTS = 3
+MOST_ATTEMPTS = 100  # that are told of one run
 
 Tell = Callable[[Mapping[str, Any]], None]  # takes events, in which no secret stands
 
@@ -126,7 +127,6 @@ class _Runner:
             detached=self.wishes.detach, attnfit=(me, tree.created(me)),
         )  # fmt: skip
         self.book = Book(run)
-        self.launch.env[records.MARK] = run.id
         records.prune()
         self.write()
         self.say("run", id=run.id, records=str(self.book.place))
@@ -151,7 +151,8 @@ class _Runner:
         self.number += 1
         address, run = self.address, self.book.run
         mine = Attempt(command=self.launch.shown, started=time.time())
-        run.attempts.append(mine)
+        self.launch.env[records.MARK] = run.id
+        run.attempts = [*run.attempts[1 - MOST_ATTEMPTS :], mine]
         run.url = "" if address.nothing else address.url
         run.outcome = "starting"
         self.say("attempt", number=self.number, of=self.wishes.attempts, command=list(self.launch.shown))
