@@ -336,3 +336,12 @@ def test_of_several_pods_in_one_log_the_one_that_failed_is_answered() -> None:
     gateway = ['gateway-1  | INFO:     10.0.0.7:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK' for _ in range(9)]
     engine = [f"llm-1  | {line}" for line in vllm("torch.OutOfMemoryError: CUDA out of memory.").splitlines()]
     assert kind("\n".join(engine + gateway)) == "gpu-memory"
+
+
+def test_a_table_in_a_log_is_no_other_program() -> None:
+    lines = vllm("torch.OutOfMemoryError: CUDA out of memory.").splitlines()
+    found = answer("\n".join([*lines[:5], "weights | 3.1 GiB", "cache   | 9.0 GiB", *lines[5:]]))
+    assert found.cause is not None
+    assert found.notes == ()
+    compose = ["Attaching to llm-1, gateway-1", "llm-1  | starting", "gateway-1  | waiting"]
+    assert answer("\n".join([*compose, *(f"llm-1  | {line}" for line in lines)])).notes != ()

@@ -23,6 +23,7 @@ from attnfit.inputs.log.tracebacks import HEADER, Raised, Read, Tracebacks
 MOST = 64  # of each thing that is kept of a start
 _MOST_STARTS = 256  # starts kept one by one: of a longer restart loop the last
 _MESSAGE = 12  # lines of an exception's message
+_OWN_WORDS = 3  # lines that a collector writes itself at the beginning
 _AT_ONCE = 8  # lines between those that the ranks of one start print
 _GOES_ON = 3  # times that a server says it is at work, until what went wrong before is known not to have ended it
 QUIET = ("INFO", "WARNING", "DEBUG")
@@ -139,12 +140,15 @@ def follow(lines: Iterable[Line], count: Count | None = None) -> list[Story]:
     """
     count = count or Count()
     tellers: dict[str, _Teller] = {}
-    for line in lines:
-        teller = tellers.get(line.source)
+    mixed = False  # a collector names every line, but for a few words of its own
+    for place, line in enumerate(lines):
+        mixed = mixed or bool(line.source and place <= _OWN_WORDS)
+        source = line.source if mixed else ""
+        teller = tellers.get(source)
+        if teller is None and len(tellers) < MOST:
+            teller = tellers[source] = _Teller(source)
         if teller is None:
-            if len(tellers) >= MOST:
-                continue
-            teller = tellers[line.source] = _Teller(line.source)
+            continue
         teller.read(line)
         count.full = teller.start.full if len(tellers) == 1 else 0
     stories = [teller.end() for teller in tellers.values()] or [Story([Start(1)])]
