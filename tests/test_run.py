@@ -390,8 +390,8 @@ def descriptors_and_files() -> tuple[int, list[str]]:
 
 
 def test_an_engine_that_silently_downloads_does_not_hang(stage: Stage, play: Any) -> None:
-    stage.scenes({"do": [BEGIN, ["writes", 6.0], ["serve"]]})
-    run = play("--timeout", "2")
+    stage.scenes({"do": [BEGIN, ["writes", 9.0], ["serve"]]})
+    run = play("--timeout", "4")
     run.event("ready")
     assert run.events("hung") == []
 
