@@ -1,6 +1,6 @@
 """A log as a story: its starts one after the other, and of each what was raised, what it shows, how it ended.
 
-Everything kept of a log is bounded: what a start shows first is kept, and of the rest how much there was.
+Everything kept of a log is bounded: what a start shows first is kept.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class Start:
     raised: list[Raised] = field(default_factory=list)
     errors: list[Line] = field(default_factory=list)
     follows: list[Line] = field(default_factory=list)
-    more: int = 0  # that were not kept
     at_work: int = 0  # times that it said so since anything went wrong
     seen: set[str] = field(default_factory=set)
     begun: dict[tuple[str, str], int] = field(default_factory=dict)  # (mark of a start, worker) -> line
@@ -78,10 +77,8 @@ class Start:
         self.at_work = 0
         if len(kept) < MOST:
             kept.append(thing)
-        else:
-            self.more += 1
-            if kept is self.raised and not self.full:
-                self.full = thing.number
+        elif kept is self.raised and not self.full:
+            self.full = thing.number
 
     def serves(self, line: Line) -> None:
         """What went wrong before did not keep it from serving."""
