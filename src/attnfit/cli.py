@@ -248,6 +248,11 @@ def unit() -> None:
     """A systemd service that starts an engine: look at it, check it, put it right."""
 
 
+@cli.group(cls=LazyGroup, module="attnfit.cli_compose")
+def compose() -> None:
+    """A service of a compose file that starts an engine: check it, put it right."""
+
+
 for _name, _command in {
     **cli_explain.COMMANDS,
     **cli_doctor.COMMANDS,

@@ -24,16 +24,6 @@ def _common(command: Any) -> Any:
     return click.argument("name")(user(root(command)))
 
 
-def _judged(command: Any) -> Any:
-    from attnfit.engines.entry import entry_of
-
-    gpu = click.option("--gpu", default="auto", show_default=True, envvar="ATTNFIT_GPU", help="As for check.")
-    number = click.IntRange(1, 4096)
-    count = click.option("-n", "--count", type=number, envvar="ATTNFIT_COUNT", help="How many GPUs.")
-    engine = click.option("--engine", envvar="ATTNFIT_ENGINE", help=f"For example {entry_of().example}.")
-    return gpu(count(engine(command)))
-
-
 @click.command(epilog="Exit codes: 0 shown, 2 usage or internal error.")
 @_common
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/json.md).")
@@ -51,7 +41,7 @@ def show(ctx: click.Context, /, name: str, user: bool, root: Path | None, as_jso
 
 @click.command(epilog=_CODES)
 @_common
-@_judged
+@talk.judged
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON (docs/json.md).")
 @click.option("--quiet", is_flag=True, help="Only the verdict line.")
 @click.pass_context
@@ -74,7 +64,7 @@ def check(
 
 @click.command(cls=WithCommand, epilog=_CODES)
 @_common
-@_judged
+@talk.judged
 @click.option("--stdout", is_flag=True, help="Print the drop-in; write nothing. Works without systemd.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written.")
@@ -106,7 +96,7 @@ def write(
     cls=WithCommand, epilog="Exit codes: 0 serves now, 1 it does not, and all is as it was, 2 usage error, 3 unknown."
 )
 @_common
-@_judged
+@talk.judged
 @click.option("--yes", is_flag=True, help="Write and restart without asking.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done.")
 @click.option("--wait", type=click.FloatRange(min=1), default=_WAIT, show_default=True, help="Seconds until it serves.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from attnfit.deploy.systemctl import Systemd
     from attnfit.deploy.unitplan import Asked, Planned
     from attnfit.inputs.units.unit import Unit
+
+
+def judged(command: Any) -> Any:
+    """The options by which a launch is judged, as those of `check`."""
+    from attnfit.engines.entry import entry_of
+
+    gpu = click.option("--gpu", default="auto", show_default=True, envvar="ATTNFIT_GPU", help="As for check.")
+    number = click.IntRange(1, 4096)
+    count = click.option("-n", "--count", type=number, envvar="ATTNFIT_COUNT", help="How many GPUs.")
+    engine = click.option("--engine", envvar="ATTNFIT_ENGINE", help=f"For example {entry_of().example}.")
+    return gpu(count(engine(command)))
 
 
 def plan(ctx: click.Context, unit: Unit, asked: Asked) -> tuple[Report, Planned | None]:
