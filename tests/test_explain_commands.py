@@ -56,6 +56,9 @@ IN_ONE_LINE = {  # line -> the corrected command, None where it is the line's en
     "ada@gpu-1 ~ % vllm serve org/m --max-num-seqs 512  # two GPUs, slow": None,
     "+ bash -c 'vllm serve org/m --max-num-seqs 512'": f"bash -c {WANT}",
     "srun --gres=gpu:8 vllm serve org/m --max-num-seqs 512": f"srun --gres=gpu:8 {WANT}",
+    "    Process: 4711 ExecStart=/venv/bin/vllm serve org/m --max-num-seqs 512 (code=exited, status=1/FAILURE)": (
+        "/venv/bin/" + WANT
+    ),
     "llm-1  | + vllm serve org/m --max-num-seqs 512": None,
 }  # fmt: skip
 
@@ -198,6 +201,13 @@ def test_a_given_command_of_another_engine_is_said_to_be_one() -> None:
     assert corrected(log, given)[0].startswith("vllm serve org/model --tensor-parallel-size 2")
     assert "launch_server" not in json.dumps([way.command for way in found.ways])
     assert not any("starts" in note for note in answer(log, shlex.split("vllm serve org/model")).notes)
+
+
+def test_that_is_said_whatever_the_log_shows() -> None:
+    given = shlex.split("python -m sglang.launch_server --model-path org/model")
+    served = vllm("OddError: x").partition("\n")[0] + "\nINFO:     Application startup complete.\n"
+    for log in (vllm("OddError: x"), served, vllm("OddError: x").partition("\n")[0]):
+        assert any("starts sglang" in note for note in answer(log, given).notes)
 
 
 @pytest.mark.parametrize("log", [vllm("OddError: x"), "", "nothing here\n"])

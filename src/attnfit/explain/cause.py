@@ -85,6 +85,11 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
         return Answer(verdict="empty", why="the log holds nothing that can be read", notes=tuple(notes), **about)
     if other := _other_program(story):
         return Answer(verdict="no log of an engine", why=other, notes=tuple(notes), **about)
+    if given is not None and engine not in ("", given.engine):
+        notes.append(
+            f"the command behind -- starts {given.engine}, the log is of {engine}: it was not changed; "
+            "give the one that wrote this log"
+        )
     notes += _of_starts(story, at)
     if at is None:
         return _nothing(story, notes, about)
@@ -95,7 +100,6 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
     if first is not None:
         cause = _cause(first, engine, start, notes)
         launch = launch_of(story, at, facts, given, cause.record.engine)
-        notes += launch.notes
         return Answer(
             verdict="cause found",
             cause=cause,

@@ -44,7 +44,7 @@ _WORD = re.compile(  # of a sentence
     r"|gives|got|hangs|ha[sv]e?|here|if|in|is|it|like|me|my|not|of|on|or|our|out|so|still|than|that|the|then|there|these|they|this"
     r"|to|was|we|when|where|which|while|will|with(?:out)?|works|would|you|your)[.,:;!?]*"
 )
-_COMMENT = re.compile(r"\s#\s[^'\"]*$")
+_COMMENT = re.compile(r"\s#\s[^'\"]*$|\s\(code=\w+, [^()]*\)$")  # the last as `systemctl status` puts it behind
 _PLACE = re.compile(r"[\[\]<>{}…]|\.\.\.")  # in a usage line's words
 
 

@@ -35,40 +35,33 @@ class Launch(NamedTuple):
 
     command: Command | None
     source: str = ""  # where it is from
-    notes: tuple[str, ...] = ()
 
 
 def launch_of(story: Story, at: int, facts: Mapping[str, Any], given: Command | None, engine: str) -> Launch:
     """The user's own command: given, else in the log, else put together from the arguments that the log prints.
 
-    engine: whose hazard it is. A command of another engine than the log's is not changed, and that is said.
+    engine: whose hazard it is. A given command of another engine than the log's is not changed.
     """
     engine = story.engine_of(at) or engine
-    notes: tuple[str, ...] = ()
-    if given is not None:
-        if engine in ("", given.engine):
-            return Launch(given, "given")
-        notes = (
-            f"the command behind -- starts {given.engine}, the log is of {engine}: the command was not changed; "
-            "give the one that wrote this log",
-        )
+    if given is not None and engine in ("", given.engine):
+        return Launch(given, "given")
     starts = story.starts
     before = starts[at - 1].first if at else 0
     after = starts[at + 1].first if at + 1 < len(starts) else story.last + 1
     for command in story.commands.of(starts[at].first, before, after):
         if engine in ("", command.engine) and _same_model(command.model, facts.get("model")):
-            return Launch(command, "the log", notes)
+            return Launch(command, "the log")
     words = next((log for log in log_words() if log.engine == engine), None)
     args = facts.get("args")
     made = words.command(args) if words is not None and isinstance(args, dict) else None
     if not made:
-        return Launch(None, "", notes)
+        return Launch(None)
     unread = facts.get("unread")
     but = f" (but for {', '.join(unread)}, which it does not print as a value)" if unread else ""
     try:
-        return Launch(parse_command(made), f"the arguments in the log{but}", notes)
+        return Launch(parse_command(made), f"the arguments in the log{but}")
     except UsageError:
-        return Launch(None, "", notes)
+        return Launch(None)
 
 
 def _same_model(one: str | None, other: object) -> bool:
