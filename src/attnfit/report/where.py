@@ -122,7 +122,8 @@ def _own(row: Row) -> str:
     gpu, text = row.gpu, row.told[0].why
     if gpu.memory_gib is not None:
         text = text.replace(f"{gpu.memory_gib:g} GiB", "so many GiB")
-    return text.replace(f"compute capability {gpu.capability}", "this compute capability")
+    said = f"compute capability {gpu.capability}"
+    return text.replace(f" ({said})", "").replace(said, "this compute capability")
 
 
 def _group(rows: Sequence[Row], every: bool, *, measured: bool) -> Iterator[str]:
