@@ -41,7 +41,8 @@ def reload() -> None:
     for file in sorted((Path(os.environ["XDG_CONFIG_HOME"]) / "systemd/user").glob("*.service")):
         unit = read_unit(file.name, user=True)
         values = {name: unit.variables.values[name] for name in unit.variables.origin}
-        text = json.dumps({"argv": unit.execs[0].argv, "env": values, "restart": unit.last("Restart")})
+        text = json.dumps({"argv": unit.execs[0].argv, "env": values, "restart": unit.last("Restart"),
+                           "file": unit.last("StandardOutput").partition(":")[2]})  # fmt: skip
         (HOME / f"{file.name}.loaded").write_text(text)
 
 
@@ -53,7 +54,8 @@ def supervise(name: str) -> None:
     restarts = 0
     while not asked and (HOME / "asked").exists():  # the test's folder is there
         invocation = uuid.uuid4().hex
-        with (HOME / f"{invocation}.log").open("wb") as log:
+        output = Path(loaded["file"]) if loaded["file"] else HOME / f"{invocation}.log"
+        with output.open("ab") as log:
             child = subprocess.Popen(
                 loaded["argv"], env={**os.environ, **loaded["env"]}, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )

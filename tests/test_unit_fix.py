@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ EXAMPLES = HERE.parent / "examples"
 GPU = ("--gpu", "rtx-pro-6000-server", "-n", "8", "--engine", "vllm==0.33.0")
 LOADING = "(EngineCore pid=7) INFO 05-08 12:00:00 [gpu_model_runner.py:4979] Starting to load model /m..."
 NAME = "llm-glm.service"
+KEY = "sk-a1b2c3d4e5f6a7b8c9d0"
 
 
 class Service:
@@ -222,3 +224,53 @@ def test_a_drop_in_that_somebody_changed_is_not_overwritten_by_undo(service: Ser
     assert done.returncode == 2
     assert "changed since" in done.stderr
     assert "Nice=5" in service.dropin.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_is_put_back(service: Service, number: int) -> None:
+    service.fails_but_when_put_right(["say", LOADING], ["hang"])
+    words = [sys.executable, "-m", "attnfit", "unit", "fix", NAME, "--user", *GPU, "--yes"]
+    fixing = subprocess.Popen(words, env=service.stage.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert fixing.stdout is not None
+    said = ""
+    while "loading weights" not in said:
+        line = fixing.stdout.readline()
+        assert line, said
+        said += line
+    assert service.dropin.exists()
+    fixing.send_signal(number)
+    rest = fixing.communicate(timeout=30)[0]
+    assert fixing.returncode == 130
+    assert "removed" in rest
+    assert not service.dropin.exists()
+    until(lambda: service.now()["active"] == "inactive")
+
+
+def test_output_that_goes_to_a_file_is_read_there_from_this_start_on(service: Service) -> None:
+    log = service.stage.folder / "engine.log"
+    log.write_text(f"{LOADING}\nServer is ready, long ago\n")
+    service.unit.write_text(service.unit.read_text().replace("Type=exec", f"Type=exec\nStandardOutput=append:{log}"))
+    service.fails_but_when_put_right(["say", LOADING], ["serve"])
+    done = service.fix()
+    assert done.returncode == 0, done.stdout
+    assert done.stderr.count("loading weights") == 1
+
+
+def test_a_key_of_the_unit_is_used_for_the_request_and_never_shown(service: Service) -> None:
+    keys = service.stage.folder / "key.env"
+    keys.write_text(f"SERVE_KEY={KEY}\n")
+    text = service.unit.read_text().replace("--served", "--api-key ${SERVE_KEY} --served")
+    service.unit.write_text(text.replace("Type=exec", f"Type=exec\nEnvironmentFile={keys}"))
+    service.fails_but_when_put_right(["say", LOADING], ["serve_so", {"key": KEY}])
+    done = service.fix()
+    assert done.returncode == 0, done.stdout
+    assert "a completion was answered" in done.stderr
+    shown = service.stage.attnfit("unit", "show", NAME, "--user", "--json")
+    for text in (
+        done.stdout,
+        done.stderr,
+        shown.stdout,
+        service.dropin.read_text(),
+        service.stage.everything_written(),
+    ):
+        assert KEY not in text

@@ -97,14 +97,22 @@ def confirmed(what: str, yes: bool) -> bool:
 
 def carry_out(unit: Unit, systemd: Systemd, planned: Planned, wait: float) -> int:
     from attnfit.deploy import service
+    from attnfit.deploy.address import address_of
+    from attnfit.deploy.command import Launch
+    from attnfit.deploy.unitwatch import Target, output_of
     from attnfit.engines.serving import serving_of
 
-    command = planned.launch.command
-    serving = serving_of(command.engine)
-    address = serving.address(command.argv, command.form, {**unit.variables.values, **command.env})
-    done = service.change(
-        systemd, unit.name, planned.place, planned.text, serving, address, wait=wait, say=lambda text: hint(text, unit)
+    launch = Launch(planned.launch.words, unit.variables.values)
+    serving = serving_of(launch.engine)
+    target = Target(
+        unit=unit,
+        serving=serving,
+        address=address_of(launch, serving),
+        in_container=launch.in_container,
+        wait=wait,
+        file=output_of(unit),
     )
+    done = service.change(systemd, target, planned.place, planned.text, say=lambda text: hint(text, unit))
     if done.healthy and done.watched is not None:
         click.echo(f"{unit.name} serves, after {done.watched.seconds:.0f} s")
         return 0

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from attnfit.deploy import memory, records, tree
+from attnfit.deploy.address import address_of
 from attnfit.deploy.checked import About, Checked, Instead, checked, cures, may_start
 from attnfit.deploy.command import Launch
 from attnfit.deploy.process import Detached, Engine
@@ -67,14 +68,7 @@ class _Runner:
 
     @property
     def address(self) -> Address:
-        launch = self.launch
-        found = self.serving.address(launch.command.argv, launch.command.form, launch.server_env)
-        published = launch.published
-        if published is None or found.nothing:
-            return found
-        if found.port not in published:
-            return Address(nothing=f"the container publishes no port of this machine for its port {found.port} (-p)")
-        return found._replace(host="127.0.0.1", port=published[found.port])
+        return address_of(self.launch, self.serving)
 
     # ---- before a start ----
 

@@ -111,12 +111,17 @@ class Tail:
     """A file that grows, read as it grows."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._file = path, -1
+        self._path, self._file, self._skip = path, -1, 0
+
+    def skip(self, size: int) -> None:
+        """Begins behind what stood there before."""
+        self._skip = size
 
     def read(self) -> bytes:
         if self._file < 0:
             try:
                 self._file = os.open(self._path, os.O_RDONLY)
+                os.lseek(self._file, self._skip, os.SEEK_SET)
             except OSError:
                 return b""
         with contextlib.suppress(OSError):
