@@ -150,3 +150,34 @@ def test_any_command_behind_the_dashes_is_an_answer_or_one_error(text: str) -> N
         except AttnfitError:
             return
         assert after(found, planned.text).execs[0].argv
+
+
+def test_of_a_shell_s_line_only_what_differs_is_written_anew(tmp_path: Path) -> None:
+    image(tmp_path, {"srv/key.env": f"API_KEY={KEY}\n"})
+    found = unit(
+        tmp_path,
+        "EnvironmentFile=/srv/key.env\nEnvironment=PORT=8001\n"
+        f"ExecStart=/bin/bash -c 'source /opt/v/bin/activate && exec vllm serve {GLM} --port ${{PORT}} --dtype float16 "
+        "--tensor-parallel-size 8 --api-key ${API_KEY} 2>>/var/log/%p.log'\n",
+    )
+    report = judge(found, ASKED)
+    step = step_of(report)
+    assert step is not None
+    planned = from_step(found, report, step, ASKED)
+    assert "--port ${PORT} --tensor-parallel-size 8 --api-key ${API_KEY} 2>>/var/log/%p.log'" in planned.text
+    assert not holds_key(planned.text)
+
+
+@given(st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=30), st.data())
+def test_a_word_told_anew_becomes_what_was_wanted_or_is_spelt_out(old: str, data: st.DataObject) -> None:
+    from attnfit.deploy.dropin import _becomes, retold
+    from attnfit.inputs.units.lines import parse
+    from attnfit.inputs.units.specifiers import Naming
+    from attnfit.inputs.units.unit import _unit
+    from attnfit.inputs.units.words import spell
+
+    found = _unit("x.service", Naming("x.service"), "x", (), parse("[Service]\nExecStart=/bin/x\n", "x"))
+    pieces = old.split(" ")
+    new = " ".join(data.draw(st.lists(st.sampled_from([*pieces, "--new", "50%", "$x"]), max_size=6)))
+    told = retold(found, spell(old), old, new, True)
+    assert told is None or _becomes(found, told, True) == [new]

@@ -12,13 +12,16 @@ from difflib import SequenceMatcher
 from textwrap import wrap
 
 from attnfit.deploy.command import restored
-from attnfit.errors import UsageError
+from attnfit.errors import AttnfitError, UsageError
 from attnfit.inputs import secrets
+from attnfit.inputs.units import variables
 from attnfit.inputs.units.commands import Arg, Exec
 from attnfit.inputs.units.launch import UnitLaunch
 from attnfit.inputs.units.lines import parse
+from attnfit.inputs.units.specifiers import expand
 from attnfit.inputs.units.unit import Unit
-from attnfit.inputs.units.words import spell
+from attnfit.inputs.units.words import Unbalanced, spell, word_at
+from attnfit.inputs.units.words import split as split_words
 
 FILE = "zz-attnfit.conf"  # behind those of others: drop-ins count in the order of their names
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=")
@@ -55,7 +58,7 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def dropin(
-    unit: Unit, index: int, argv: Sequence[str], variables: Mapping[str, str | None], why: str, before: str | None
+    unit: Unit, index: int, argv: Sequence[str], changed: Mapping[str, str | None], why: str, before: str | None
 ) -> str:
     """The drop-in's text. Raises UsageError where a drop-in cannot bring that about.
 
@@ -67,7 +70,7 @@ def dropin(
              f"# To take it away: attnfit unit undo {unit.name}", "[Service]"]  # fmt: skip
     kept = [each for each in parse(before or "", FILE) if not (changes and each.name == "ExecStart")]
     lines += [f"{each.name}={each.value}" for each in kept if each.section == "Service"]
-    for name, value in sorted(variables.items()):
+    for name, value in sorted(changed.items()):
         origin = unit.variables.origin.get(name, "")
         if value is None:
             lines.append(f"UnsetEnvironment={name}")
@@ -80,7 +83,7 @@ def dropin(
     if changes:
         lines.append("ExecStart=")
         for number, each in enumerate(unit.execs):
-            words = list(_words(each, argv)) if number == index else [each.raw]
+            words = list(_words(unit, each, argv)) if number == index else [each.raw]
             lines.append("ExecStart=" + _broken(words))
     for section in dict.fromkeys(each.section for each in kept if each.section != "Service"):
         lines.append(f"[{section}]")
@@ -100,7 +103,7 @@ def _comment(text: str) -> str:
     return " ".join(text.split()).rstrip("\\")
 
 
-def _words(old: Exec, argv: Sequence[str]) -> Iterator[str]:
+def _words(unit: Unit, old: Exec, argv: Sequence[str]) -> Iterator[str]:
     """`argv` as words of the setting."""
     dollar = old.expands
     program, *rest = argv
@@ -111,12 +114,46 @@ def _words(old: Exec, argv: Sequence[str]) -> Iterator[str]:
     if old.zeroth is not None:
         yield old.zeroth.raw
     values = [value for arg in old.args for value in arg.values]
+    raws = {value: arg.raw for arg in old.args if len(arg.values) == 1 for value in arg.values}
     matcher = SequenceMatcher(None, values, rest, autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":
             yield from _kept(old.args, i1, i2, len(values), dollar)
-        else:
-            yield from (spell(word, variables=dollar) for word in rest[j1:j2])
+            continue
+        pairs = values[i1:i2] if i2 - i1 == j2 - j1 else [None] * (j2 - j1)
+        for before, word in zip(pairs, rest[j1:j2], strict=True):
+            told = retold(unit, raws[before], before, word, dollar) if before in raws else None
+            yield told or spell(word, variables=dollar)
+
+
+def retold(unit: Unit, raw: str, old: str, new: str, dollar: bool) -> str | None:
+    """The word `raw`, which became `old`, changed so that it becomes `new` and the rest of it stays as it is written:
+    a shell's command line, say, with variables of the unit in it. None: that is not certain."""
+    before, after = re.findall(r"\s+|\S+", old), re.findall(r"\s+|\S+", new)
+    for tag, i1, i2, j1, j2 in reversed(SequenceMatcher(None, before, after, autojunk=False).get_opcodes()):
+        if tag == "equal":
+            continue
+        gone, put = "".join(before[i1:i2]), "".join(after[j1:j2])
+        if re.search(r"[\"'\\]", put):
+            return None
+        put = put.replace("%", "%%").replace("$", "$$" if dollar else "$")
+        leads = ("".join(before[i1 - n : i1]) for n in range(i1 + 1))
+        lead = next((lead for lead in leads if lead + gone and raw.count(lead + gone) == 1), None)
+        if lead is None:
+            return None
+        raw = raw.replace(lead + gone, lead + put)
+    return raw if _becomes(unit, raw, dollar) == [new] else None
+
+
+def _becomes(unit: Unit, raw: str, dollar: bool) -> list[str] | None:
+    try:
+        word = word_at(raw, 0)
+        if word is None or word.end != len(raw):
+            return None
+        value = expand(word.value, unit.naming, unit.name)
+    except (Unbalanced, AttnfitError):
+        return None
+    return variables.expand(value, unit.variables.values)[0] if dollar else [value]
 
 
 def _kept(args: Sequence[Arg], start: int, end: int, total: int, dollar: bool) -> Iterator[str]:
@@ -141,5 +178,11 @@ def _broken(words: Sequence[str]) -> str:
 
 def holds_key(text: str) -> bool:
     """Whether the text has a key, token or password in it, which not everybody may read."""
-    words = text.replace("\\\n", " ").split()
-    return secrets.hide(words) != words or bool(secrets.values(words))
+    for setting in parse(text, FILE):
+        try:
+            words = [word.value for word in split_words(setting.value)]
+        except Unbalanced:
+            return True
+        if secrets.hide(words) != words or secrets.values(words):
+            return True
+    return False

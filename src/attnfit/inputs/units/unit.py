@@ -23,8 +23,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """A service, understood."""
 
     name: str
-    user: bool
-    root: Path | None
+    naming: Naming
     fragment: str
     dropins: tuple[str, ...]
     settings: tuple[Setting, ...]  # of all files, in the order they count
@@ -33,6 +32,14 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     directory: str | None = None  # WorkingDirectory=
     runs_as: str | None = None  # User=
     notes: tuple[str, ...] = ()
+
+    @property
+    def user(self) -> bool:
+        return self.naming.user
+
+    @property
+    def root(self) -> Path | None:
+        return self.naming.root
 
     def last(self, name: str) -> str:
         """The value that counts of a plain setting of [Service]; "" where none is given."""
@@ -96,8 +103,7 @@ def _unit(name: str, naming: Naming, main: str, rest: Sequence[str], settings: S
         )
     return Unit(
         name=name,
-        user=naming.user,
-        root=naming.root,
+        naming=naming,
         fragment=main,
         dropins=tuple(rest),
         settings=tuple(settings),
