@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             **EXPERTS, "num_key_value_heads": 4, "kv_lora_rank": 512, "q_lora_rank": 128, "qk_rope_head_dim": 64,
             "qk_nope_head_dim": 64, "v_head_dim": 64, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1,
-            "topk_group": 1, "first_k_dense_replace": 1,
+            "topk_group": 1, "first_k_dense_replace": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
         },
     ),
 }  # fmt: skip
