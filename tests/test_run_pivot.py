@@ -362,3 +362,19 @@ def test_a_recorded_log_of_many_gpus_is_explained_as_it_is_played(tmp_path: Path
     assert expected is not None
     assert run.event("failed")["hazard"] == expected.record.id
     until(lambda: not stage.alive())
+
+
+def test_people_read_what_failed_why_and_what_to_run_instead(stage: Stage) -> None:
+    stage.scenes({"do": fails(TOO_LONG)})
+    key = "correct-horse-battery"
+    launch = [*stage.launch, "--api-key", key, "--max-model-len", "65536"]
+    done = stage.attnfit("run", "--no-check", "--no-pivot", "--", *launch)
+    assert done.returncode == 1
+    ours = [line.removeprefix("attnfit: ") for line in done.stderr.splitlines() if line.startswith("attnfit: ")]
+    shown = f"vllm serve {stage.model} --port {stage.port} --api-key $API_KEY --max-model-len"
+    assert f"attempt 1 of 3: {shown} 65536" in ours
+    assert "failed at stage starting, exit code 1" in ours
+    assert "cause: AF239 the requested length is above the model's own" in ours
+    assert "not tried again: there is another way, and --no-pivot" in ours
+    assert f"      {shown} 40960" in ours
+    assert key not in "".join(ours)
