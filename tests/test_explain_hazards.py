@@ -84,6 +84,32 @@ def test_so_is_what_a_library_prints_under_either_engine(engine: str) -> None:
     assert missed == []
 
 
+@pytest.mark.parametrize(
+    ("code", "kinds"),
+    [
+        ("assert self.total_num_heads % tp_size == 0", {"vllm": "tp-divisibility", "sglang": "tp-divisibility"}),
+        ("assert param_data.shape == loaded_weight.shape", {"vllm": "checkpoint", "sglang": "checkpoint"}),
+        ("assert is_fa_version_supported(self.fa_version)", {"vllm": "fa-version"}),
+        ("assert new_spec.page_size_bytes == max_page_size", {}),
+    ],
+)
+def test_of_a_bare_assertion_the_line_above_it_says_what_it_is(code: str, kinds: dict[str, str]) -> None:
+    for engine, prints in PRINTS.items():
+        log = prints("AssertionError").replace("    raise ValueError(", f"    {code}")
+        assert kind(log) == kinds.get(engine, kinds.get("vllm"))
+    for end in ("\nAssertionError", "\n           ^^^^^^^\nAssertionError"):  # as somebody quotes its last lines
+        assert kind(f"    {code}{end}") == kinds.get("vllm")
+    assert kind(f"    {code}\nsomething else\nstill\nAssertionError") is None
+
+
+def test_a_refusal_that_is_cut_off_is_what_it_says_of_the_backend_that_was_asked_for() -> None:
+    refused = "ValueError: Selected backend FLASHINFER is not valid for this configuration. Reason: ["
+    assert kind(f"{refused}'attention sinks not supported") == "attention-sinks"
+    assert kind(f"{refused}'sparse not supported', 'compute capability not supp") == "sparse-mla"
+    for several in ("'kv_cache_dtype not supported', 'head_size", "'", "'something else"):
+        assert kind(refused + several) is None
+
+
 def test_each_hazard_s_own_line_shows_one_kind_and_no_other() -> None:
     """The cross: 300 lines of all records against the signatures of all records."""
     lines = [f"{row['exception']}: {row['message']}" for row in SOURCES] + [row["line"] for row in LIBRARIES]

@@ -17,9 +17,9 @@ KINDS = (
     "flag-arch-mismatch", "flashinfer-jit", "fp8-triton-arch", "gguf", "gpu-memory", "head-count", "head-size",
     "host-compiler", "host-memory", "hub-access", "hybrid-gdn", "jit-arch", "kv-cache-dtype", "kv-memory",
     "mamba-cache", "missing-package", "mixed-gpus", "mla-prefill", "model-backend-allowlist", "nccl",
-    "no-kernel-image", "nvfp4-kernel", "page-size", "port-in-use", "ptxas", "quant-capability", "quant-shape",
-    "removed-option", "sparse-mla", "spec-decode", "too-few-gpus", "tp-divisibility", "triton-shared-memory",
-    "trtllm-gen-sm120", "unknown-architecture", "vit-attention", "workspace",
+    "no-kernel-image", "nvfp4-kernel", "option-conflict", "page-size", "port-in-use", "ptxas", "quant-capability",
+    "quant-shape", "removed-option", "sparse-mla", "spec-decode", "too-few-gpus", "tp-divisibility",
+    "triton-shared-memory", "trtllm-gen-sm120", "unknown-architecture", "vit-attention", "workspace",
 )  # fmt: skip
 
 # When it strikes, in the order of a start. "runtime": when it already serves.

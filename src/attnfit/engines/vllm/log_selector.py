@@ -33,6 +33,8 @@ _IDS = {
     "named capability": "AF240",
 }  # fmt: skip
 _REASONS = re.compile(r"Reasons?:\s*(\{.*\}|\[.*\])", re.S)
+_CUT = re.compile(r"Reason:\s*\[(['\"][^\]]{8,})$")  # of one backend, where the line ends before the list does
+_WORDS = re.compile(r"['\"]([^'\"]+)")
 _BACKEND = re.compile(r"(\w+)'?:\s*(\[(?:[^\[\]]|\[[^\[\]]*\])*\])")
 _SELECTED = re.compile(r"Selected backend (?:\w+\.)?(\w+)")
 _FIELD = re.compile(r"\b([a-z_]+)(?:=|: )(None|True|False|[\w.]+)")
@@ -56,6 +58,9 @@ def selector(text: str) -> Asked | None:
     config = dict(_FIELD.findall(head))
     found = _REASONS.search(text)
     if found is None:
+        cut = _CUT.search(text)
+        if selected is not None and cut is not None:  # what stands there is refused, whatever else is
+            return Asked(config, {selected[1]: _WORDS.findall(cut[1])}, True, named=True)
         return Asked(config, {}, False)
     if selected is not None and found[1].startswith("["):
         return Asked(config, {selected[1]: _listed(found[1])}, True, named=True)

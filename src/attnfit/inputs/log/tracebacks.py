@@ -25,6 +25,7 @@ _EXCEPTION = re.compile(
 )
 _DIRECT = "The above exception was the direct cause of the following exception:"
 _CONTEXT = "During handling of the above exception, another exception occurred:"
+_QUOTED = 2  # lines between a source line and the exception that it raised: itself, and what underlines it
 _MOST_WORKERS, _MOST_FRAMES, _MOST_MESSAGE, _MOST_CODE = 256, 200, 4000, 8000
 
 
@@ -86,6 +87,7 @@ class Tracebacks:
         self._open: dict[str, _Open] = {}
         self._links: dict[str, str] = {}
         self._last = ""  # the worker that wrote a traceback's line last
+        self._code: tuple[str, int, str] = ("", 0, "")  # worker, number and text of a line that is indented like code
 
     def read(self, line: Line) -> Read:
         """Takes the next line."""
@@ -111,7 +113,12 @@ class Tracebacks:
             self._last = worker
             return Read(True, "", frame=file)
         if open_ is None:
-            return Read(False, "", self._bare(line))
+            if text.startswith("    "):
+                if not _is_code(text):
+                    self._code = line.worker, line.number, text.strip()
+                return Read(False, "")
+            raised = self._bare(line)
+            return Read(False, raised.above if raised is not None else "", raised)
         if open_.after_frame and (not text or text.startswith("    ") or _is_code(text)):
             open_.keep(text.strip())
             return Read(True, "")
@@ -136,12 +143,16 @@ class Tracebacks:
         return found
 
     def _bare(self, line: Line) -> Raised | None:
-        """An exception named on a line of its own, with no traceback above."""
+        """An exception named on a line of its own, with no more of a traceback above than a source line."""
         found = _EXCEPTION.match(line.text)
-        if found is None or (found[2] is None and "." not in found[1]):
+        worker, number, code = self._code
+        above = code if worker == line.worker and line.number - number <= _QUOTED else ""
+        if found is None or (found[2] is None and "." not in found[1] and not above):
             return None
         link = self._links.pop(line.worker, "")
-        return Raised(found[1], (found[2] or "")[:_MOST_MESSAGE], line.worker, line.level, line.number, (), "", link)
+        return Raised(
+            found[1], (found[2] or "")[:_MOST_MESSAGE], line.worker, line.level, line.number, (), above, link
+        )  # fmt: skip
 
     def left_open(self) -> Iterator[str]:
         """The workers whose traceback the log ends in."""
