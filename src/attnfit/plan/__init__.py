@@ -11,7 +11,7 @@ from collections.abc import Callable
 from attnfit.core import Fit, Launch, Plan, Step
 from attnfit.decide import Request
 from attnfit.engines import Cost, Engine, Weights
-from attnfit.plan import elsewhere
+from attnfit.plan import conflict_launch, elsewhere
 from attnfit.plan.changes import successors, surer_ways, text_only
 from attnfit.plan.conflict import because
 from attnfit.plan.edits import Origin, start
@@ -45,7 +45,7 @@ def plan(
         return Plan()
     origin = start(engine, request)
     if outcome.starts:
-        surer = surer_ways(origin, judge, outcome) if any(h.may_break for h in launch.hazards) else []
+        surer = surer_ways(origin, judge, outcome) if outcome.doubts else []
         return Plan(tuple(steps(origin, outcome, surer, render)[:MOST_SURER]), tried=judge.tried)
     searched = _near(origin, judge, outcome)
     offered = steps(origin, outcome, searched.found, render)
@@ -53,6 +53,10 @@ def plan(
     why: tuple[str, ...] = ()
     if far and not any(step.cost < Cost.DENSE for step in offered):
         why = tuple(because(origin, outcome))
+        if launch.stage != "selector" and not dear:
+            asked = Judge(weights, conflict_launch.MOST_ASKED)
+            why = tuple(conflict_launch.because(origin, outcome, asked))
+            tried.append(asked.tried)
         offered = [*text_only(engine, request, outcome), *offered]
         offered = _far(origin, outcome, searched, offered, render, weights, tried)
     cheapest = min((step.cost for step in offered), default=None)

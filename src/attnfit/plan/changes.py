@@ -47,7 +47,8 @@ def _remedies(engine: Engine, request: Request, hazard: Hazard) -> Iterator[Move
 
 
 def surer_ways(origin: Origin, judge: Judge, outcome: Outcome) -> list[Found]:
-    """Remedies of hazards that only may strike, with which the launch starts and does not meet that hazard."""
+    """Remedies of hazards that only may strike, with which the launch starts and does not meet that hazard; where the
+    memory of weights that are known may not do, what needs less of it."""
     request, found = origin.request, []
     known = {hazard.code for hazard in outcome.launch.hazards if hazard.may_break}
     for hazard in outcome.launch.hazards:
@@ -56,6 +57,13 @@ def surer_ways(origin: Origin, judge: Judge, outcome: Outcome) -> list[Found]:
             after = judge.ask(with_parts(origin, parts))
             left = {each.code for each in after.launch.hazards if each.may_break}
             if after.starts and hazard.code not in left and left <= known:
+                found.append(Found(parts, ((move, parts),), after))
+    fit = outcome.fit
+    if fit is not None and outcome.tight and "config.json" not in fit.weights_from:  # else the size is a guess already
+        for move in origin.engine.room(request.given(), fit):
+            parts = parts_of(origin, (), move)
+            after = judge.ask(with_parts(origin, parts))
+            if after.starts and not after.tight and after.fit is not None and after.fit.verdict == "fits":
                 found.append(Found(parts, ((move, parts),), after))
     return found
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from attnfit.core import Launch, Step
+from attnfit.core import Launch, Model, Step
 from attnfit.decide import Request
 from attnfit.engines import ENGINES, Common, Cost, Engine, Move, Weights, distribution_of, engine
 from attnfit.gpus import catalogue
@@ -90,17 +90,22 @@ def _few(moves: Iterator[Move]) -> list[Move]:
 
 def unquantised(origin: Origin, judge: Judge) -> Iterator[Step]:
     """A checkpoint of the same model in its own dtype, where the one at hand is quantised."""
-    model = origin.request.model
-    plain = _without(model.config)
-    if model.gguf is not None or (plain == model.config and model.hf_quant is None):
+    bare = without_quantisation(origin.request.model)
+    if bare is None:
         return
-    changed = msgspec.structs.replace(origin.request, tried=True, model=msgspec.structs.replace(
-        model, config=plain, hf_quant=None, weight_dtypes=None))  # fmt: skip
-    after = judge.ask(changed)
+    after = judge.ask(msgspec.structs.replace(origin.request, tried=True, model=bare))
     if judge.clean(after):
         text = f"a checkpoint of the same model that is not quantised; {'; '.join(then(after))}"
         yield Step(text, gives_up="the room that quantised weights save", kind="format", cost=Cost.FORMAT,
                    doubts=tuple(after.doubts))  # fmt: skip
+
+
+def without_quantisation(model: Model) -> Model | None:
+    """The same model as it was before; None where it is not quantised, or that is not known."""
+    plain = _without(model.config)
+    if model.gguf is not None or (plain == model.config and model.hf_quant is None):
+        return None
+    return msgspec.structs.replace(model, config=plain, hf_quant=None, weight_dtypes=None)
 
 
 def _without(config: dict[str, object]) -> dict[str, object]:
@@ -119,7 +124,7 @@ def other_engines(origin: Origin, before: Launch, weights: Callable[[], Weights]
         known = other.at_hand() if name != origin.engine.name else ()
         for less in _less(common) if known else ():
             words = tuple(other.translated(less))
-            argv, form = _server_words(words)
+            argv, form = server_words(words)
             there = msgspec.structs.replace(
                 origin.request, release=other.shipped(known[-1]), argv=argv, form=form, variables={}, env={}, stated={},
                 tried=True,
@@ -139,7 +144,7 @@ def _less(common: Common) -> Iterator[Common]:
             yield Common(common.model, {k: v for k, v in common.values.items() if k in kept}, (*gone, *common.left))
 
 
-def _server_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+def server_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     from attnfit.inputs.command import parse_command
 
     read = parse_command(words)
@@ -220,6 +225,5 @@ def other_gpus(origin: Origin, judge: Judge, searched: Searched) -> Iterator[Ste
 
 
 def _has_room(outcome: Outcome) -> bool:
-    """Whether at least the weights fit, as far as their size is known: nobody buys GPUs on a guess."""
-    fit = outcome.fit
-    return fit is None or fit.weights is None or fit.usable is None or fit.weights[0] <= fit.usable[1]
+    """Whether it fits as far as sizes are known: nobody gets other GPUs on a guess."""
+    return outcome.fit is None or not outcome.fit.supposed

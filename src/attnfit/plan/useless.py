@@ -33,7 +33,8 @@ def useless(outcome: Outcome, tried: Sequence[tuple[Move, Outcome]], cheapest: i
         if (cheapest is not None and cost >= cheapest) or (cost is Cost.BACKEND and sentence):
             continue
         mine = [(move, after) for move, after in tried if cost <= move.cost < _next(cost)]
-        if mine and not any(after.starts for _, after in mine):
+        untouched = all(after.launch.error == launch.error for _, after in mine)
+        if mine and not untouched and not any(after.starts for _, after in mine):
             shown = ", ".join(move.text for move, _ in mine[:4])
             rest = f" and {len(mine) - 4} more" if len(mine) > 4 else ""
             yield f"{name}: {shown}{rest} {'was' if len(mine) == 1 else 'were'} asked{_why(mine)}"

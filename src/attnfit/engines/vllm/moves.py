@@ -49,6 +49,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
         yield from moves_sizes.visible(flags)
     if sized or launch.stage not in ("parse_flags", "create_engine_config", "selector"):
         yield from moves_sizes.sizes(flags)
+        yield from moves_sizes.stages(flags)
     if parsed:
         yield from _named(flags, said)
     for span in flags.spans:

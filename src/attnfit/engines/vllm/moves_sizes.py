@@ -32,6 +32,19 @@ def sizes(flags: Flags, named: str = "") -> Iterator[Move]:
         yield from (move for move in group if move is not None)
 
 
+def stages(flags: Flags) -> Iterator[Move]:
+    """As many GPUs as tensor parallelism was to use, one behind the other: what cannot be divided need not be."""
+    size, there = _number(flags, "tensor_parallel_size"), "pipeline_parallel_size" in flags.values
+    if size is None or size < 2 or there:
+        return
+    one = _sized(flags, _TENSOR, 1).argv
+    argv = Flags(flags.given._replace(argv=one)).put(SIZES["pipeline_parallel_size"][0], str(size))
+    lost = "tensor parallelism: the GPUs work one after the other on a request"
+    yield Move(
+        f"{SIZES['pipeline_parallel_size'][0]} {size}", argv, lost, cost=Cost.SPLIT + 2, kind="stages", whole=True
+    )
+
+
 def more(flags: Flags) -> Iterator[Move]:
     """The model divided among more of the GPUs there are, fewest first."""
     now, stages = (_number(flags, d) or 1 for d in ("tensor_parallel_size", "pipeline_parallel_size"))
