@@ -19,7 +19,7 @@ from attnfit.plan.judge import Judge, Outcome
 from attnfit.plan.offers import changed, then
 from attnfit.plan.search import Found, Searched, minimal
 
-MOST_RELEASES, MOST_THERE = 24, 2  # releases looked at; changes of each class that are tried in each
+MOST_RELEASES, MOST_THERE = 24, 1  # releases looked at; changes of each class that are tried in each
 MOST_ENGINE, MOST_GPUS = 12, 12
 
 
