@@ -32,6 +32,8 @@ PIECES = [
     "${A}", "$$", "$", "${B}", "$B", "${NOT}", "$NOT", "$A-x", "{", "}", ";", "\\;", " ; ", " \\; ", "#", "|", "&", "*",
     "~", "$C", "${C}", "$D", "${E}", "%", "$1", "$ ", "\\x00", "${}", "$A ", '""', "''", "\\q", "${A", "$$A", "$${A}",
 ]  # fmt: skip
+# without %S and %L, which differ by release for a user's units
+PIECES += [f"%{letter}" for letter in "aAbBCdEgGhHjJlmMopqstTuUvVwWyY"]
 VALUES = {"A": "one two", "B": 'it\'s "x y" z', "C": "", "D": "'q r' s\\ t \\n", "E": "$A %i ${B}"}
 NOTE = """#!{python}
 import json, os, sys
@@ -100,6 +102,11 @@ def random_line(chance: random.Random) -> str:
     return "".join(chance.choice(PIECES) for _ in range(chance.randint(1, 12)))
 
 
+def random_argument(chance: random.Random) -> str:
+    letters = "ab -%$\"'\\\n\t;{}#=~é\u20ac\U0001f600\x01\x7f"
+    return "".join(chance.choice(letters) for _ in range(chance.randint(0, 8)))
+
+
 def unit_text(program: str, lines: list[str]) -> str:
     variables = "".join(f"Environment={spell(f'{n}={v}', variables=False)}\n" for n, v in VALUES.items())
     starts = "".join(f"ExecStart={program} {line}\n" for line in lines)
@@ -136,6 +143,12 @@ def run(folder: Path, count: int, seed: int) -> int:
             continue
         if all(each.argv[0] == str(program) for each in unit.execs):
             accepted.append(line)
+    wanted: dict[str, list[str]] = {}  # lines that we wrote ourselves, as a drop-in would have them
+    while len(wanted) < count // 4:
+        words = [random_argument(chance) for _ in range(chance.randint(1, 5))]
+        wanted[" ".join(spell(word) for word in words)] = words
+    accepted += wanted
+    chance.shuffle(accepted)
     wrong = 0
     for start in range(0, len(accepted), 200):
         some = accepted[start : start + 200]
@@ -149,6 +162,10 @@ def run(folder: Path, count: int, seed: int) -> int:
             print(f"{len(theirs)} of {len(ours.execs)} commands were started: {answer.stderr[-500:]}")
             print((lab / "manager.log").read_text()[-1500:])
             return 1
+        started = [argv for argv, _ in theirs]
+        lost = [line for line in some if line in wanted and wanted[line] not in started]
+        wrong += len(lost)
+        print("".join(f"not started as wanted: {line}\n" for line in lost), end="")
         for mine, (argv, env) in zip(ours.execs, theirs, strict=True):
             said = {n: ours.variables.values.get(n) for n in "ABCDEF"}
             if mine.argv[1:] != argv or said != env:
@@ -156,7 +173,10 @@ def run(folder: Path, count: int, seed: int) -> int:
                 print(f"wrong: {mine.raw}\n  we say   {mine.argv[1:]} {said}\n  systemd  {argv} {env}")
     wrong += sum(not refused_too(units / name, str(program), lab, line) for line in refused[: count // 10])
     checked = min(len(refused), count // 10)
-    print(f"{len(accepted)} lines started as we read them, {checked} refused by both, {wrong} wrong (seed {seed})")
+    print(
+        f"{len(accepted)} lines started as we read them, {len(wanted)} of them written by us and started as wanted, "
+        f"{checked} refused by both; {wrong} wrong (seed {seed})"
+    )
     return 1 if wrong else 0
 
 

@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from attnfit.deploy import free, left, records
 from attnfit.deploy.records import MARK, Run
 from attnfit.inputs.processes import Process, read_process
-from replay import until
+from replay import Stage, until
 from test_holders import Proc
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="free is for Linux")
@@ -217,3 +219,33 @@ def test_a_process_with_the_mark_is_found_in_whatever_session(tmp_path: Path) ->
     proc.add(52, "titled", ticks=200, environ=b"\0\0\0")
     run = Run(id="R1", engine="vllm", started=0, command=(), process=(40, 1700000001.0))
     assert [each.pid for each in left.of_run(run, proc.folder).processes] == [50]
+
+
+def test_workers_of_a_run_whose_attnfit_and_keeper_were_killed_are_ended(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.scenes({"do": [["worker", 2], ["serve"]]})
+    played = stage.start()
+    try:
+        played.event("ready")
+        [record] = stage.runs()
+        keeper, first = record["keeper"][0], record["process"][0]
+        workers = stage.pids("workers.txt")
+        for pid in (keeper, played.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        played.wait()
+        until(lambda: not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE)
+        assert all(psutil.pid_exists(pid) for pid in workers), "nobody is there to end them"
+        done = stage.attnfit("free", "--yes", "--grace", "5")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "ended: 2" in done.stdout
+        until(lambda: not any(_lives(pid) for pid in workers))
+    finally:
+        played.close()
+        for pid in stage.pids("workers.txt"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _lives(pid: int) -> bool:
+    found = read_process(pid)
+    return found is not None and not found.zombie
