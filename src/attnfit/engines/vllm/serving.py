@@ -64,7 +64,8 @@ SERVING = Serving(
         Stage(
             "compiling",
             (
-                "vLLM's torch.compile", "torch.compile takes", "torch.compile took", "Dynamo bytecode transform", "Compiling a graph", "Cache the graph",
+                "vLLM's torch.compile", "torch.compile takes", "torch.compile took", "Dynamo bytecode transform",
+                "Compiling a graph", "Cache the graph",
                 "Directly load the compiled graph", "Warming up model for the compilation",
             ),
             1200,
