@@ -104,6 +104,10 @@ class Engine:
         self.socket.bind(path)
         self.socket.listen()
 
+    def do_ends_slowly(self, seconds: float) -> None:
+        """As a server that lets its requests finish."""
+        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(seconds), os._exit(0)))
+
     def do_exit(self, code: int) -> None:
         os._exit(code)
 

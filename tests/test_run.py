@@ -134,6 +134,20 @@ def test_an_engine_that_does_not_hear_is_killed_after_its_grace(stage: Stage, pl
     assert clean(stage)
 
 
+def test_a_unit_that_stops_signals_all_at_once_and_the_engine_has_its_grace_all_the_same(
+    stage: Stage, play: Any
+) -> None:
+    stage.scenes({"do": [BEGIN, ["ends_slowly", 2.0], ["say", "up"], ["hang"]]})
+    run = play("--grace", "20")
+    until(lambda: "up" in run.said())
+    keeper = stage.runs()[0]["keeper"][0]
+    run.signal(signal.SIGTERM)
+    run.event("stopping")
+    os.kill(keeper, signal.SIGTERM)
+    assert run.wait() == 143
+    assert stage.runs()[0]["attempts"][0]["code"] == 0
+
+
 def test_a_second_signal_does_not_wait_for_the_grace(stage: Stage, play: Any) -> None:
     stage.scenes({"do": [["deaf"], ["worker", 2, True], ["hang"]]})
     run = play("--grace", "3000")

@@ -75,7 +75,7 @@ class Keeper:
         os.set_blocking(woken, False)
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
             signal.signal(number, self.signalled)
         tree.adopt()
         if not self.start():
@@ -126,8 +126,11 @@ class Keeper:
         self.residue.look(each.pid for each in self.others())
 
     def signalled(self, number: int, _frame: object) -> None:
-        if number != signal.SIGCHLD:
-            self.order("kill" if self.asked else "stop", signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        """SIGTERM never means haste: a unit that stops sends it to us and to attnfit, which then asks us too."""
+        if number == signal.SIGQUIT:
+            self.order("kill")
+        elif number != signal.SIGCHLD:
+            self.order("stop", signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
     def drain(self, pipe: int) -> bool:
         with contextlib.suppress(BlockingIOError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,10 +152,10 @@ def stop(run: Run, seconds: float) -> Iterator[psutil.Process]:
     """Ends what is there of a run: its keeper does it, else we. Yields what could not be ended."""
     keeper = tree.same(*run.keeper)
     if keeper is not None:
-        tree.send(keeper.pid, 15)
+        tree.send(keeper.pid, signal.SIGTERM)
         psutil.wait_procs([keeper], timeout=seconds)
         if keeper.is_running():
-            tree.send(keeper.pid, 15)  # a second time: without grace
+            tree.send(keeper.pid, signal.SIGQUIT)  # without grace
             psutil.wait_procs([keeper], timeout=tree.KILL_S + tree.TERM_S)
     if not run.process[0]:
         return
@@ -162,8 +163,8 @@ def stop(run: Run, seconds: float) -> Iterator[psutil.Process]:
     if (process := tree.same(*run.process)) is not None:
         whole |= {each.pid: each for each in (process, *tree.below(process))}
     for each in whole.values():
-        tree.send(each.pid, 15)
+        tree.send(each.pid, signal.SIGTERM)
     _, left = psutil.wait_procs(list(whole.values()), timeout=seconds)
     for each in left:
-        tree.send(each.pid, 9)
+        tree.send(each.pid, signal.SIGKILL)
     yield from psutil.wait_procs(left, timeout=tree.KILL_S)[1]
