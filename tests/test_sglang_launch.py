@@ -16,7 +16,7 @@ import pytest
 import sglang_tiny as tiny
 from attnfit import batch, check, cli, describe
 from attnfit.core import Hazard, Status
-from attnfit.engines.sglang import answers, hazards, needs, releases
+from attnfit.engines.sglang import answers, hazards, legacy, needs, releases
 from attnfit.engines.sglang.answers import Answer, Case
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -140,7 +140,10 @@ def test_a_default_that_is_refused_is_named_as_the_release_s_own() -> None:
     assert "flashinfer" in found.text
 
 
-@pytest.mark.parametrize(("gpu", "unknown"), [("a100-sxm4-80gb", True), ("h200", False), ("rtx-pro-6000-server", True)])
+@pytest.mark.parametrize(
+    ("gpu", "unknown"),
+    [("quadro-rtx-8000", True), ("a100-sxm4-80gb", True), ("h200", False), ("rtx-pro-6000-server", True)],
+)
 def test_sparse_attention_passes_the_gates_where_nothing_checks_its_kernel_and_that_is_said(
     gpu: str, unknown: bool
 ) -> None:
@@ -361,3 +364,21 @@ def test_sparse_attention_in_float16_is_unknown() -> None:
     """The indexer's weights are bfloat16 whatever the dtype, and no check looks."""
     assert dsa("dsa", "--dtype", "float16") == ["kernel-unknown"]
     assert dsa("dsa", "--dtype", "bfloat16") == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "serves", "dtype"),
+    [("6.1", False, "float16"), ("7.0", False, "float16"), ("7.5", True, "float16"), ("8.0", True, "bfloat16")],
+)
+def test_below_8_0_it_runs_in_float16_and_below_7_5_not_at_all(capability: str, serves: bool, dtype: str) -> None:
+    """Decided while the workers load the model, past every gate that is run for an answer."""
+    passes: Answer = {"ok": True, "stage": None, "prefill": "flashinfer", "resolved": {"dtype": "bfloat16"}}
+    late: Answer = {"ok": False, "stage": "backend-init", "message": "later", "where": None}
+    early: Answer = {"ok": False, "stage": "arg-resolve", "message": "sooner", "where": None}
+    case = Case(model="m", config={}, hf_quant=None, files=None, capability=capability, gpu_name="", gpu_mem_gb=32.0,
+                gpus=1, argv=["--model-path", "m"], variables={}, facts={})  # fmt: skip
+    for version in releases.known():
+        found = legacy.on_legacy(version, case, passes)
+        assert (found["ok"], found["resolved"]["dtype"]) == (serves, dtype)
+        assert ("sm75" in str(legacy.on_legacy(version, case, late)["message"])) is not serves
+        assert legacy.on_legacy(version, case, early) is early

@@ -44,7 +44,9 @@ def changes(answer: Answer) -> Iterator[Change]:
 def _sentence(field: str, value: Any, said: Sequence[str]) -> str:
     """The log line that names the setting; of several the one that also names the value."""
     thing = field.removeprefix("disable_").removeprefix("enable_")  # the engine says "Disabling overlap schedule"
-    names = re.compile(rf"(?<![\w-])(?:--)?(?:(?:dis|en)able[-_ ])?{thing.replace('_', '[-_ ]')}(?![\w-])", re.I)
+    names = re.compile(
+        rf"(?<![\w-])(?<!cache )(?:--)?(?:(?:dis|en)able[-_ ])?{thing.replace('_', '[-_ ]')}(?![\w-])", re.I
+    )
     naming = [line for line in said if names.search(line)]
     exact = [line for line in naming if str(value) in line]
     found = (exact or naming or [""])[0]

@@ -151,7 +151,7 @@ def _dsa_without_gate(case: Case, answer: Answer) -> bool:
     if answer.get("ok") is not True or not {answer.get("prefill"), answer.get("decode")} & set(_UNGATED):
         return False
     if _major(case) != 12:
-        return _major(case) == 8
+        return _major(case) not in (9, 10)
     resolved = answer.get("resolved") or {}
     fields = [f"{family}_{phase}_backend" for family in ("dsa", "nsa") for phase in ("prefill", "decode")]
     kernels = {resolved.get(field) for field in fields} - {None}

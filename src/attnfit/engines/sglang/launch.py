@@ -11,6 +11,7 @@ from attnfit.engines.sglang.answers import Answer, Case, Where
 from attnfit.engines.sglang.case import ready
 from attnfit.engines.sglang.changes import changes
 from attnfit.engines.sglang.doubts import doubts, lacking_gpus
+from attnfit.engines.sglang.legacy import on_legacy
 from attnfit.engines.sglang.releases import entry
 from attnfit.engines.sglang.stages import when
 
@@ -57,6 +58,7 @@ class Asked:
         """The release's answer, and a package that is missing where it would pass."""
         if answer.get("ok") is False and answer.get("stage") != "arg-parse" and answer.get("where") is None:
             return _not_the_engines(answer)
+        answer = on_legacy(self.version, case, answer)
         if answer.get("ok") is not True:
             return answer
         if short := lacking_gpus(case, answer):
