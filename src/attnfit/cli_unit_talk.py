@@ -101,6 +101,7 @@ def carry_out(unit: Unit, systemd: Systemd, planned: Planned, wait: float) -> in
     from attnfit.deploy.command import Launch
     from attnfit.deploy.unitwatch import Target, output_of
     from attnfit.engines.serving import serving_of
+    from attnfit.report.redact import masked
 
     launch = Launch(planned.launch.words, unit.variables.values)
     serving = serving_of(launch.engine)
@@ -118,8 +119,11 @@ def carry_out(unit: Unit, systemd: Systemd, planned: Planned, wait: float) -> in
         return 0
     why = done.trouble or (done.watched.why if done.watched is not None else "")
     click.echo(f"{unit.name} does not serve: {why}")
-    if done.watched is not None and (cause := service.cause_of(done.watched, planned.launch.command.original)):
-        hint(cause, unit)
+    if done.watched is not None:
+        for line in service.cause_of(done.watched, planned.launch.command.original):
+            hint(masked(line), unit)
+        if target.file is None:
+            hint(f"its log: journalctl{' --user' if unit.user else ''} -u {unit.name}", unit)
     for line in done.back:
         click.echo(line)
     return 1

@@ -123,9 +123,13 @@ def _quiet(systemd: Systemd, name: str, before: State) -> str:
     return state.invocation
 
 
-def cause_of(watched: Watched, command: Sequence[str]) -> str:
-    """What the reader of crashes says broke it, in a line; "" where it does not know."""
+def cause_of(watched: Watched, command: Sequence[str]) -> tuple[str, ...]:
+    """What the reader of crashes says broke it: a line, and where it knows no hazard what was raised first."""
     from attnfit.report.explain import verdict_line
 
+    if not watched.log.size:
+        return ("nothing that it printed was seen",)
     answer = watched.log.explained(command)
-    return verdict_line(answer) if answer.exit_code == 0 and watched.log.size else ""
+    if answer.unknown is None:
+        return (verdict_line(answer),) if answer.exit_code == 0 and answer.cause is not None else ()
+    return (verdict_line(answer), *(answer.unknown.chain or (answer.unknown.earliest,)))
