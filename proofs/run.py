@@ -329,7 +329,7 @@ def port_taken(scene: Scene) -> str:
 
 def disk_full(scene: Scene) -> str:
     (scene.folder / "state").write_text("")  # no folder can be made there
-    scene.start("mla", "--max-model-len", "512").until("ready")
+    scene.start("mla", "--max-model-len", "512", "--attention-backend", "CPU_MLA").until("ready")
     note = scene.until("note")
     expect("not recorded" in note["text"], note)
     expect(scene.stop(signal.SIGINT) == 0, "exit code")

@@ -176,6 +176,24 @@ def test_a_crash_after_it_served_starts_it_again_later_and_later_and_then_no_mor
     assert [attempt["outcome"] for attempt in stage.runs()[0]["attempts"]] == ["crashed"] * 3
 
 
+def test_a_server_that_ends_in_good_order_because_its_engine_died_has_crashed(stage: Stage, play: Any) -> None:
+    """Its exit status is 0; its log says why it ended."""
+    said = [step for step in fails(UNKNOWN) if step[0] == "say"]
+    stage.scenes({"do": [*BEGIN, ["serve", 1.5], *said, ["exit", 0]]})
+    run = play("--attempts", "1")
+    assert run.wait() == 1
+    assert run.event("failed")["outcome"] == "crashed"
+
+
+def test_a_server_that_somebody_else_asks_to_end_has_served(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": SERVES})
+    run = play()
+    run.event("ready")
+    os.kill(stage.pids("starts.txt")[0], signal.SIGTERM)
+    assert run.wait() == 0
+    assert stage.runs()[0]["outcome"] == "served"
+
+
 @pytest.mark.parametrize("who", ["starts.txt", "workers.txt"])
 def test_a_server_or_worker_killed_by_9_is_a_crash_and_the_engine_serves_again(
     stage: Stage, play: Any, who: str

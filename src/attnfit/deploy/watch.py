@@ -270,4 +270,5 @@ class Watch:
             return self.why
         if self.ready_at is None:
             return "failed"
-        return "served" if engine.code == 0 else "crashed"
+        # A server whose workers have died may shut down in good order, and say that all is well.
+        return "served" if engine.code == 0 and not self.kept.died else "crashed"
