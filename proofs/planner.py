@@ -84,6 +84,10 @@ def main() -> int:
             except AttnfitError as error:
                 seen[f"no answer: {type(error).__name__}"] += 1
                 continue
+            except Exception as error:  # a fault of ours, wherever: said, and the next launch is asked
+                seen["internal errors"] += 1
+                print(json.dumps({"words": words, "where": where, "internal error": repr(error)[:300]}), flush=True)
+                continue
             offers = [step for step in report.steps if step.cost]
             seen[report.verdict] += 1
             if report.verdict in ("refused", "breaks"):
@@ -102,7 +106,7 @@ def main() -> int:
             if number % 250 == 0:
                 print(f"{number} launches, {time.monotonic() - began:.0f} s: {dict(seen)}", flush=True)
     print(json.dumps({"launches": args.count, "seed": args.seed, **dict(seen)}, indent=1))
-    return 1 if seen["wrong"] else 0
+    return 1 if seen["wrong"] or seen["internal errors"] else 0
 
 
 if __name__ == "__main__":

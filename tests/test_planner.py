@@ -288,3 +288,12 @@ def test_the_plan_is_in_the_json_answer() -> None:
     assert first["changes"] == [{"name": "--dtype", "before": "--dtype float16", "after": None, "variable": False}]
     assert set(shown["plan"]) == {"useless", "because", "tried", "stopped_early"}
     assert shown["plan"]["tried"] > 0
+
+
+def test_a_config_class_that_insists_on_a_window_refuses_to_lose_it(tmp_path: Path) -> None:
+    """Found by proofs/planner.py, as an internal error."""
+    (tmp_path / "config.json").write_text(json.dumps(configs()["deepseek-ai__DeepSeek-V4-Flash"]["config"]), "utf-8")
+    words = ["vllm", "serve", str(tmp_path), "-tp", "8", "--disable-sliding-window"]
+    report = ask(words, "h200", 8, "vllm==0.33.0", planned=True)
+    assert "Field 'sliding_window' expected int, got NoneType" in (report.launch.error or "")
+    assert report.steps[0].argv == tuple(words[:-1])

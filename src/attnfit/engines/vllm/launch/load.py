@@ -62,7 +62,7 @@ def load_config(
         out.node = _bare(raw, str(model_type))
     else:
         try:
-            with _in_the_engines_words():
+            with in_the_engines_words():
                 out.node = build(tables, cls, _stated_type(tables, cls, str(model_type)), given)
         except Refusal as refusal:
             met(refusal)
@@ -70,7 +70,7 @@ def load_config(
     node = out.node
     _quantization(node, raw, hf_quant)
     try:
-        with _in_the_engines_words():
+        with in_the_engines_words():
             for key, value in flat.items():
                 node.assign(key, value)
             for key, value in nested.items():
@@ -81,7 +81,7 @@ def load_config(
 
 
 @contextlib.contextmanager
-def _in_the_engines_words() -> Iterator[None]:
+def in_the_engines_words() -> Iterator[None]:
     """A config class's own refusal, as ModelConfig reports it."""
     try:
         yield

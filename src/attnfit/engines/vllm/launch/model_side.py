@@ -9,7 +9,7 @@ from attnfit.engines.vllm.launch.arch import ModelInfo, resolve_architecture, ru
 from attnfit.engines.vllm.launch.dtype import config_dtype, resolve_dtype
 from attnfit.engines.vllm.launch.facts import newer_types
 from attnfit.engines.vllm.launch.lengths import resolve_max_model_len
-from attnfit.engines.vllm.launch.load import load_config
+from attnfit.engines.vllm.launch.load import in_the_engines_words, load_config
 from attnfit.engines.vllm.launch.messages import value_error
 from attnfit.engines.vllm.launch.read import read_int, read_words
 from attnfit.engines.vllm.launch.sizes import Sizes
@@ -123,7 +123,8 @@ def max_len(way: Way, text: HfConfig, sizes: Sizes, window: Any, no_window: bool
 def drop_window(way: Way, text: HfConfig) -> None:
     """`--disable-sliding-window`, or a window of 0. A class that insists on a number refuses."""
     try:
-        text.assign("sliding_window", None)
+        with in_the_engines_words():
+            text.assign("sliding_window", None)
     except Refusal as refusal:
         way.met(refusal)
         text.set("sliding_window", None)
