@@ -87,7 +87,9 @@ class Flags:
         """The flag that a word names, by its longest name."""
         name = name_of(word)
         flag = self.options.get(name) or self.options.get(name.partition(".")[0])
-        return max(flag.options, key=len) if flag is not None and "." not in name else name
+        if flag is None or "." in name:
+            return name
+        return max((each for each in flag.options if each not in flag.negative), key=len)
 
     def span_of(self, *spellings: str) -> range | None:
         return next((span for span in self.spans if name_of(self.argv[span.start]) in spellings), None)
