@@ -70,11 +70,15 @@ def _less(
 ) -> Iterator[tuple[list[str], dict[str, bool], str, str]]:
     """The offer with each of its parts taken back; an offer that is one part alone has none to take back."""
     assert step.argv is not None
-    parts = len(step.changes) + bool(step.env) + (where != engine)
-    if parts == 1:
+    one = [change for change in step.changes if change.together]
+    units = [[change] for change in step.changes if not change.together] + ([one] if one else [])
+    if len(units) + bool(step.env) + (where != engine) == 1:
         return
-    for change in step.changes:
-        yield _back(change, list(step.argv), words), dict(step.env), where, str(change)
+    for unit in units:
+        argv = list(step.argv)
+        for change in unit:
+            argv = _back(change, argv, words)
+        yield argv, dict(step.env), where, ", ".join(map(str, unit))
     if step.env:
         yield list(step.argv), {}, where, "package"
     if where != engine:

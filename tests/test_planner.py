@@ -285,7 +285,9 @@ def test_the_plan_is_in_the_json_answer() -> None:
     shown = as_dict(check(STORY_2, gpu="rtx-pro-6000", count=8, engine="vllm==0.33.0"))
     first = shown["steps"][0]
     assert (first["kind"], first["cost"], first["breaks"]) == ("dtype", int(Cost.DTYPE), False)
-    assert first["changes"] == [{"name": "--dtype", "before": "--dtype float16", "after": None, "variable": False}]
+    assert first["changes"] == [
+        {"name": "--dtype", "before": "--dtype float16", "after": None, "variable": False, "together": False}
+    ]
     assert set(shown["plan"]) == {"useless", "because", "tried", "stopped_early"}
     assert shown["plan"]["tried"] > 0
 

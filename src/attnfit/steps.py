@@ -12,6 +12,7 @@ class FlagChange(msgspec.Struct, frozen=True):
     before: str | None = None  # the words as they stand in the command
     after: str | None = None
     variable: bool = False
+    together: bool = False  # one thing with the others so marked: `-tp 1` and `-pp 3` in the place of `-tp 3`
 
 
 class Step(msgspec.Struct, frozen=True):

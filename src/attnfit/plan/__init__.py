@@ -22,8 +22,8 @@ from attnfit.plan.useless import MOST, useless
 
 MOST_SURER = 2  # ways around a hazard that only may strike
 MOST_TRIES = 80  # launches asked near the one given, where an answer takes a few milliseconds
-MOST_DEAR_TRIES = 28  # where each takes a tenth of a second: an engine's own code, run by the witness
-MOST_ALIKE = 5  # of those, single changes of one cost
+MOST_DEAR_TRIES = 20  # where each takes a tenth of a second: an engine's own code, run by the witness
+MOST_ALIKE = 4  # of those, single changes of one cost
 MOST_FAR = 120  # launches of other releases, checkpoints and GPUs
 
 __all__ = ["Render", "ends_as", "plan"]

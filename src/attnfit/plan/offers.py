@@ -127,17 +127,19 @@ def _gone(origin: Origin, part: Part) -> list[str]:
 
 def changes(origin: Origin, found: Found) -> Iterator[FlagChange]:
     """The flag diff."""
+    one = {part for unit in found.units if len(unit) > 1 for part in unit}
     for part in found.parts:
         if part.variable:
             was = origin.request.variables.get(part.variable)
             before = None if was is None else hide([f"{part.variable}={was}"])[0].partition("=")[2]
             after = None if part.value is None else hide([f"{part.variable}={part.value}"])[0].partition("=")[2]
-            yield FlagChange(part.variable, before, after, variable=True)
+            yield FlagChange(part.variable, before, after, variable=True, together=part in one)
         elif part.at >= 0:
             gone = _gone(origin, part)
             come = [" ".join(hide(words)) for words in part.put]
             name = (gone or come)[0].split()[0].partition("=")[0]
-            yield FlagChange(name, " ".join(gone) if gone else None, " ".join(come) if come else None)
+            old, new = (" ".join(words) if words else None for words in (gone, come))
+            yield FlagChange(name, old, new, together=part in one)
 
 
 def _lost(found: Found) -> Iterator[str]:
