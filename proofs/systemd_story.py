@@ -127,7 +127,8 @@ def real_story(home: Home, python: str) -> None:
         "[Service]\nType=exec\n"
         f"Environment=HOME={home.lab}/home HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1\n"
         f"ExecStart={python} -m vllm.entrypoints.openai.api_server --model {home.lab}/models/dense \\\n"
-        f"    --host 127.0.0.1 --port {free_port()} --dtype float32 --enforce-eager --max-model-len 999999 --served-model-name %p\n"
+        f"    --host 127.0.0.1 --port {free_port()} --dtype float32 --enforce-eager \\\n"
+        "    --max-model-len 999999 --served-model-name %p\n"
     )
     systemctl("daemon-reload")
     gpu = [
