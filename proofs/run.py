@@ -72,6 +72,7 @@ class Scene:
         self.temp = Path(tempfile.mkdtemp(prefix="e"))  # short: paths of Unix sockets are
         self.port = free_port()
         self.mark = uuid.uuid4().hex
+        self.sessions: set[int] = set()  # that the engine's processes were seen in
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "ATTNFIT_"))}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
         self.env = {
@@ -103,12 +104,17 @@ class Scene:
             assert self.process is not None
             if time.monotonic() > end or (self.process.poll() is not None and len(self.events(name)) < count):
                 raise Wrong(f"no {name} number {count}: {(self.folder / 'events').read_text()}{self.log()[-3000:]}")
-            time.sleep(0.1)
+            self.members()
+            time.sleep(0.5)
         return found[count - 1]
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(START_S)
+        end = time.monotonic() + START_S
+        while self.process.poll() is None and time.monotonic() < end:
+            self.members()
+            time.sleep(0.5)
+        return self.process.wait(1)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
@@ -119,16 +125,21 @@ class Scene:
         return (self.folder / "log").read_text(errors="replace")
 
     def members(self) -> list[psutil.Process]:
-        """Processes with our mark, but attnfit and its keeper; zombies count."""
-        found = []
+        """Processes with our mark, but attnfit and its keeper, and those of their sessions; zombies count.
+
+        A process that gives itself a title writes it over its environment: the mark is gone, the session is not.
+        """
+        sessions: dict[int, list[psutil.Process]] = {}
         for each in psutil.process_iter():
             try:
-                command = " ".join(each.cmdline())
-                if each.environ().get(MARK) == self.mark and "attnfit" not in command:
-                    found.append(each)
+                session = os.getsid(each.pid)
+                marked = each.environ().get(MARK) == self.mark
+                if marked and "attnfit" not in " ".join(each.cmdline()):
+                    self.sessions.add(session)
+                sessions.setdefault(session, []).append(each)
             except (psutil.Error, OSError):
                 continue
-        return found
+        return [each for session in self.sessions for each in sessions.get(session, [])]
 
     def member(self, words: str) -> psutil.Process:
         for each in self.members():
