@@ -196,7 +196,7 @@ def _spellings(name: str) -> Iterator[str]:
 
 def _not_there(name: str, folders: Sequence[str], root: Path | None) -> str:
     known = sorted({e.name for f in folders if within(root, f).is_dir() for e in os.scandir(within(root, f))})
-    services = [each for each in known if each.endswith(".service")]
-    hint = did_you_mean(name, services)
+    services = [each.removesuffix(".service") for each in known if each.endswith(".service")]
+    hint = did_you_mean(name.removesuffix(".service"), services)
     where = f" under {root}" if root else ""
     return f"no unit {name}{where}{hint or '; systemctl list-unit-files lists them, --user those of a user'}"
