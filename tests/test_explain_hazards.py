@@ -102,6 +102,18 @@ def test_of_a_bare_assertion_the_line_above_it_says_what_it_is(code: str, kinds:
     assert kind(f"    {code}\nsomething else\nstill\nAssertionError") is None
 
 
+def test_the_same_words_are_another_cause_under_another_traceback() -> None:
+    internal, missing = "RuntimeError: Error Internal", "RuntimeError: DeepGEMM backend is not available or outdated."
+    above = {
+        (internal, "torch.ops._C.cutlass_scaled_fp4_mm(out, a, b)"): "nvfp4-kernel",
+        (internal, "torch.ops._C.cutlass_scaled_mm(out, a, b)"): None,  # in FP8 it has many causes
+        (missing, "deep_gemm_warmup(model, max_tokens)"): "missing-package",
+        (missing, "logits = fp8_paged_mqa_logits(q, kv)"): "sparse-mla",
+    }
+    for (line, code), meant in above.items():
+        assert kind(PRINTS["vllm"](line).replace("    raise ValueError(", f"    {code}")) == meant
+
+
 def test_a_refusal_that_is_cut_off_is_what_it_says_of_the_backend_that_was_asked_for() -> None:
     refused = "ValueError: Selected backend FLASHINFER is not valid for this configuration. Reason: ["
     assert kind(f"{refused}'attention sinks not supported") == "attention-sinks"
