@@ -141,6 +141,16 @@ class Scene:
                 continue
         return [each for session in self.sessions for each in sessions.get(session, [])]
 
+    def _keepers(self) -> list[int]:
+        found = []
+        for each in psutil.process_iter():
+            try:
+                if "attnfit.deploy.keeper" in each.cmdline() and each.environ().get(MARK) == self.mark:
+                    found.append(each.pid)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
     def member(self, words: str) -> psutil.Process:
         for each in self.members():
             if words in each.name() or words in " ".join(each.cmdline()):
@@ -156,8 +166,8 @@ class Scene:
         return {path.name for path in SHM.iterdir()} if SHM.is_dir() else set()
 
     def left(self) -> Left:
-        end = time.monotonic() + 15  # what ends by itself when attnfit was killed needs a moment
-        while time.monotonic() < end and self.members():
+        end = time.monotonic() + 40  # where attnfit was killed its keeper is at work
+        while time.monotonic() < end and (self.members() or self._keepers()):
             time.sleep(0.2)
         listening = any(
             each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == self.port
