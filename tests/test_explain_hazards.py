@@ -139,6 +139,11 @@ def test_no_signature_is_made_for_one_case() -> None:
     assert {record.id for record in catalogue().records} - set(shown) == {"AF220"}  # asks for an earlier line too
 
 
+def test_no_regex_is_escaped_twice() -> None:
+    signatures = [(record.id, signature) for record in catalogue().records for signature in record.signatures]
+    assert [(name, signature.regex) for name, signature in signatures if "\\\\" in signature.regex] == []
+
+
 def test_nothing_stands_twice_in_a_record() -> None:
     for record in catalogue().records:
         for parts in (record.signatures, record.remedies, record.evidence):
