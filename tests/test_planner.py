@@ -236,8 +236,8 @@ def test_story_2_on_0_16_is_a_newer_release_ours_on_another_or_the_other_engine(
     report = check(STORY_2, gpu="rtx-pro-6000", count=8, engine="vllm==0.16.0")
     assert [(step.kind, step.engine, step.release, bool(step.env)) for step in report.steps] == [
         ("release", "vllm", "0.24.0", False),
-        ("release", "vllm", "0.23.0", True),
         ("engine", "sglang", "0.5.23", False),
+        ("release", "vllm", "0.23.0", True),
     ]
     assert "the refusal stays the same" in report.plan.useless[0]
     newer = report.steps[0]

@@ -85,16 +85,15 @@ def _far(
     """What is near and what lies further off, until there is enough of it."""
     judge = Judge(weights, MOST_FAR)
     found = list(elsewhere.releases(origin, judge))
-    offered = [*near, *steps(origin, outcome, found, render)]
-    offered += elsewhere.unquantised(origin, judge)
-    if len(offered) < MOST_STEPS:
-        offered += elsewhere.other_engines(origin, outcome.launch, weights, tried)
-    if not any(step.argv for step in offered):
+    further = [*steps(origin, outcome, found, render), *elsewhere.unquantised(origin, judge)]
+    if len(near) + len(further) < MOST_STEPS:
+        further += elsewhere.other_engines(origin, outcome.launch, weights, tried)
+    if not any(step.argv for step in (*near, *further)):
         hardware = Judge(weights, MOST_FAR)
-        offered += elsewhere.other_gpus(origin, hardware, searched)
+        further += elsewhere.other_gpus(origin, hardware, searched)
         tried.append(hardware.tried)
     tried.append(judge.tried)
-    return offered
+    return [*near, *sorted(further, key=lambda step: step.cost)]
 
 
 def _nothing(request: Request, outcome: Outcome) -> str:
