@@ -20,10 +20,12 @@ _ID = re.compile(r"(?i)AF-?(\d{3})")
     epilog="Exit codes: 0 cause found, or no failure; 2 usage or internal error; 3 no cause found.",
 )
 @click.argument("log")
+@click.option("--gpu", envvar="ATTNFIT_GPU", help="The GPU, where the log does not name it.")
+@click.option("-n", "count", type=int, help="How many GPUs.")
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON (docs/json.md).")
 @click.option("--quiet", is_flag=True, help="Only the line that begins `Cause`.")
 @click.pass_context
-def explain(ctx: click.Context, /, log: str, as_json: bool, quiet: bool) -> None:
+def explain(ctx: click.Context, /, log: str, gpu: str | None, count: int | None, as_json: bool, quiet: bool) -> None:
     """Say what broke first, read from LOG: a file, gzip, or - for what is piped in. AF123 explains one hazard.
 
     The launch command, where the log does not hold it, goes behind --; the corrected one comes back.
@@ -41,13 +43,20 @@ def explain(ctx: click.Context, /, log: str, as_json: bool, quiet: bool) -> None
         return
     from attnfit.explain import explain as answer_of
     from attnfit.explain import follow, marks
+    from attnfit.inputs.gpu import read_gpus
     from attnfit.inputs.log import Count, open_log, read_lines
     from attnfit.report import explain as report
 
-    count = Count()
+    if gpu is not None:
+        read_gpus(gpu, count)  # a name that is none is said before the log is read
+    read = Count()
     with open_log(log) as file:
-        stories = follow(read_lines(file, marks(), count), count)
-    answer = answer_of(stories, launch, count.cut)
+        stories = follow(read_lines(file, marks(), read), read)
+    answer = answer_of(stories, launch, read.cut)
+    if not quiet:
+        from attnfit.remedied import checked
+
+        answer = checked(answer, gpu, count)
     if as_json:
         text = report.render_json(answer)
     else:

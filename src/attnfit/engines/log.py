@@ -14,10 +14,11 @@ from attnfit.engines import ENGINES
 
 
 class Edit(NamedTuple):
-    """A change of a server's arguments, in an engine's own flags."""
+    """A change of a server's arguments and variables, in an engine's own flags."""
 
     set: Mapping[str, str] = {}  # flag -> value; "" for one that stands bare
     drop: Sequence[str] = ()
+    variables: Mapping[str, str | None] = {}  # None takes it away
 
 
 class LogWords(NamedTuple):
@@ -34,6 +35,8 @@ class LogWords(NamedTuple):
     words: tuple[str, ...]  # literals, one of which stands in every line that `facts` reads
     command: Callable[[Mapping[str, Any]], Sequence[str] | None]  # the plainest command with those arguments
     edited: Callable[[Sequence[str], str, str | None, Edit], tuple[str, ...]]  # (argv, form, release, edit) -> argv
+    # (edit, release) -> the same in what that release has, or why it has nothing of the kind; release None: not known
+    spelt: Callable[[Edit, str | None], Edit | str]
 
 
 def log_words() -> Sequence[LogWords]:
@@ -83,8 +86,11 @@ def fields(text: str) -> tuple[dict[str, Any], list[str]]:
 def literal(text: str) -> Any:
     """A Python value as an engine prints it; None for one that is cut off or no plain value."""
     import ast
+    import warnings
 
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # D:\\models: a path that was printed, no escape
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return None

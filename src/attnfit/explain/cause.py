@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from attnfit.explain.cure import Way, launch_of, ways
+from attnfit.explain.cure import Launch, Way, launch_of, ways
 from attnfit.explain.story import QUIET, Found, Start, Story
 from attnfit.hazards import Record
 from attnfit.inputs.command import parse_command
@@ -48,6 +48,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""  # of a verdict without a cause
     facts: Mapping[str, Any] = {}
     ways: tuple[Way, ...] = ()
+    launch: Launch | None = None  # what the ways change
     follows: tuple[tuple[int, str], ...] = ()  # (line, what it says): only consequences
     others: tuple[str, ...] = ()  # records shown further on, and how sure that they are only consequences is not known
     notes: tuple[str, ...] = ()
@@ -104,6 +105,7 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
             verdict="cause found",
             cause=cause,
             ways=ways(cause.record, cause.figures, facts, launch, _said(first, facts)),
+            launch=launch,
             follows=tuple(each for each in follows if each[0] != cause.number),
             others=tuple(_others(start, engine, cause)),
             notes=tuple(notes),

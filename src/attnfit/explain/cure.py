@@ -28,6 +28,7 @@ class Way(msgspec.Struct, frozen=True):
     release: str = ""
     gives_up: str = ""
     from_: str = ""  # where the command is from
+    but: str = ""  # why no command is given, or another than the remedy's own
 
 
 class Launch(NamedTuple):
@@ -76,7 +77,8 @@ def ways(
 ) -> tuple[Way, ...]:
     """Every remedy that can be meant, in the record's order. said: what the log says of the failure (`suits`)."""
     found = []
-    command, engine, release = launch.command, facts.get("engine"), facts.get("release")
+    command, engine = launch.command, facts.get("engine")
+    release = release_of(facts, command)
     for remedy in record.remedies:
         if remedy.engine and engine and remedy.engine != engine:
             continue
@@ -85,21 +87,39 @@ def ways(
         whole = _filled(remedy, figures)
         if whole is None:
             continue
-        words = _applied(command, whole, release, record.engine or remedy.engine) if command is not None else None
+        of = record.engine or remedy.engine  # whose flags; "": it sets variables only
+        edit = _spelt(whole, of or (command.engine if command else engine or ""), release)
+        words = _applied(command, edit, release, of) if command is not None and isinstance(edit, Edit) else None
         if command is not None and words is None and does_nothing(whole, ()):
             continue  # it only takes away what this command has not
         found.append(
             Way(
                 text=whole.text,
-                change=_shown(whole),
+                change=_shown(edit) if isinstance(edit, Edit) else "",
                 command=words,
                 installs=whole.installs,
                 release=whole.release,
                 gives_up=whole.gives_up,
                 from_=launch.source if words else "",
+                but="" if isinstance(edit, Edit) else edit,
             )
         )
     return tuple(found)
+
+
+def release_of(facts: Mapping[str, Any], command: Command | None) -> str | None:
+    """The release that the log names, else the command's image or requirement."""
+    said = facts.get("release")
+    if isinstance(said, str):
+        return said
+    return (command.image_release or command.required_release) if command is not None else None
+
+
+def _spelt(remedy: Remedy, engine: str, release: str | None) -> Edit | str:
+    """In the flags and variables of that release; else why they cannot be."""
+    edit = Edit(remedy.set, remedy.drop, remedy.variables)
+    words = next((log for log in log_words() if log.engine == engine), None)
+    return edit if words is None else words.spelt(edit, release)
 
 
 def _holds(specifier: str, release: object) -> bool:
@@ -115,10 +135,10 @@ def _holds(specifier: str, release: object) -> bool:
         return True
 
 
-def _shown(remedy: Remedy) -> str:
-    parts = [f"{flag} {value}".strip() for flag, value in remedy.set.items()]
-    parts += [f"drop {flag}" for flag in remedy.drop]
-    parts += [f"unset {name}" if value is None else f"{name}={value}" for name, value in remedy.variables.items()]
+def _shown(edit: Edit) -> str:
+    parts = [f"{flag} {value}".strip() for flag, value in edit.set.items()]
+    parts += [f"drop {flag}" for flag in edit.drop]
+    parts += [f"unset {name}" if value is None else f"{name}={value}" for name, value in edit.variables.items()]
     return ", ".join(parts)
 
 
@@ -140,13 +160,13 @@ def _filled(remedy: Remedy, figures: Mapping[str, str]) -> Remedy | None:
     return None if missing else filled
 
 
-def _applied(command: Command, remedy: Remedy, release: str | None, engine: str) -> tuple[str, ...] | None:
-    """engine: whose flags the remedy names; "": it sets variables only."""
-    if not (remedy.set or remedy.drop or remedy.variables) or engine not in ("", command.engine):
+def _applied(command: Command, edit: Edit, release: str | None, engine: str) -> tuple[str, ...] | None:
+    """engine: whose flags the edit names; "": it sets variables only."""
+    if not (edit.set or edit.drop or edit.variables) or engine not in ("", command.engine):
         return None
     log = next(log for log in log_words() if log.engine == command.engine)
-    argv = log.edited(command.argv, command.form, release, Edit(remedy.set, remedy.drop))
-    variables = {k: v for k, v in remedy.variables.items() if v is not None or k in command.env}
+    argv = log.edited(command.argv, command.form, release, edit)
+    variables = {k: v for k, v in edit.variables.items() if v is not None or k in command.env}
     if argv == command.argv and not variables:
         return None
     words = rewrite(command, argv, variables) if variables else command.render(argv)

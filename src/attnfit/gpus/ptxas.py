@@ -18,13 +18,14 @@ class Ptxas(NamedTuple):
     variable: str  # names another one for them
 
 
+OLDER, NEWER = "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"  # NEWER: from 3.6 on, for 10.0 and newer
 _129 = frozenset({(10, 0), (10, 1), (10, 3), (12, 0), (12, 1)})
 _13 = frozenset({(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)})
 BROUGHT = {
-    "3.5": Ptxas("12.8", frozenset({(10, 0), (10, 1), (12, 0)}), "TRITON_PTXAS_PATH"),
-    "3.6": Ptxas("12.9", _129, "TRITON_PTXAS_BLACKWELL_PATH"),
-    "3.7": Ptxas("13.1", _13, "TRITON_PTXAS_BLACKWELL_PATH"),
-    "3.8": Ptxas("13.3", _13, "TRITON_PTXAS_BLACKWELL_PATH"),
+    "3.5": Ptxas("12.8", frozenset({(10, 0), (10, 1), (12, 0)}), OLDER),
+    "3.6": Ptxas("12.9", _129, NEWER),
+    "3.7": Ptxas("13.1", _13, NEWER),
+    "3.8": Ptxas("13.3", _13, NEWER),
 }
 
 
@@ -32,6 +33,12 @@ def of_torch(version: str) -> tuple[str, Ptxas] | None:
     """(Triton, its ptxas) that a torch brings; None where that is not known. version: "2.9.1"."""
     triton = TRITON_OF.get(".".join(version.split(".")[:2]), "")
     return (triton, BROUGHT[triton]) if triton in BROUGHT else None
+
+
+def variables(torch: str) -> tuple[str, ...]:
+    """What names another ptxas for GPUs of 10.0 and newer under a torch's Triton; both, where that is not known."""
+    brought = of_torch(torch)
+    return (brought[1].variable,) if brought is not None else (OLDER, NEWER)
 
 
 def knows(ptxas: Ptxas, capability: tuple[int, int]) -> bool:

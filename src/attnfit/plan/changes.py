@@ -39,10 +39,13 @@ def _remedies(engine: Engine, request: Request, hazard: Hazard) -> Iterator[Move
     for remedy in meant(record, engine.name, release) if record is not None else ():
         if remedy_line(remedy) not in hazard.remedies or remedy.installs:
             continue
-        argv = words.edited(request.argv, request.form, release, Edit(remedy.set, remedy.drop))
-        variables = {k: v for k, v in remedy.variables.items() if v is not None or k in request.variables}
+        edit = words.spelt(Edit(remedy.set, remedy.drop, remedy.variables), release)
+        if isinstance(edit, str):
+            continue  # this release has nothing of the kind
+        argv = words.edited(request.argv, request.form, release, edit)
+        variables = {k: v for k, v in edit.variables.items() if v is not None or k in request.variables}
         if tuple(argv) != request.argv or variables:
-            prices = [*(engine.price(flag) for flag in (*remedy.set, *remedy.drop)), *(Cost.BACKEND for _ in variables)]
+            prices = [*(engine.price(flag) for flag in (*edit.set, *edit.drop)), *(Cost.BACKEND for _ in variables)]
             yield Move(remedy.text, argv, remedy.gives_up, variables, cost=max(prices), kind=hazard.code)
 
 

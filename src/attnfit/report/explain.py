@@ -88,6 +88,8 @@ def _way(way: Way) -> Iterator[str]:
     yield from _labelled("remedy", f"{way.text}{more}")
     if way.gives_up:
         yield from _labelled("", f"gives up: {way.gives_up}")
+    if way.but:
+        yield from _labelled("", way.but)
     if way.command:
         yield " " * _LABEL + printable(one_line(way.command))  # never wrapped: it is there to be copied
 
@@ -175,4 +177,5 @@ def _way_dict(way: Way) -> dict[str, Any]:
         "release": way.release,
         "gives_up": way.gives_up,
         "command_from": way.from_,
+        "but": way.but,
     }

@@ -63,11 +63,24 @@ def command(args: Mapping[str, Any]) -> list[str] | None:
 
 
 def edited(argv: Sequence[str], form: str, release: str | None, edit: Edit) -> tuple[str, ...]:
-    """The server's arguments with flags set or dropped, each where it stands and as it is spelt there."""
-    out = words.without(argv, *edit.drop)
+    """The server's arguments with flags set or dropped, each where it stands and as it is spelt there.
+
+    What was given for one phase alone goes too: it would count more than the flag that is set or dropped for all.
+    """
+    from attnfit.engines.sglang.spelt import overriding
+
+    more = [each for flag in (*edit.set, *edit.drop) for each in overriding(flag) if each not in edit.set]
+    out = words.without(argv, *edit.drop, *more)
     for flag, value in edit.set.items():
         out = words.put(out, flag, *([value] if value else []))
     return out
+
+
+def spelt(edit: Edit, release: str | None) -> Edit | str:
+    """The edit in the release's own flags and values (`spelt.py`)."""
+    from attnfit.engines.sglang.spelt import spelt as of_release
+
+    return of_release(edit, release)
 
 
 JUDGES: Mapping[str, Any] = {}
@@ -98,4 +111,5 @@ LOG = LogWords(
     words=(_ARGS, "Load weight end", "ttention backend"),
     command=command,
     edited=edited,
+    spelt=spelt,
 )  # fmt: skip

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnfit.engines import Given
 from attnfit.engines.log import Edit, LogWords, fields
 from attnfit.engines.vllm.log_selector import judge, selector
 
@@ -93,39 +92,17 @@ def command(args: Mapping[str, Any]) -> list[str] | None:
 
 
 def edited(argv: Sequence[str], form: str, release: str | None, edit: Edit) -> tuple[str, ...]:
-    """The server's arguments with flags set or dropped, each where it stands and as it is spelt there."""
-    from attnfit.engines.vllm.moves_flags import Flags, name_of
+    """The server's arguments with flags set or dropped, each where it stands and as it is spelt there (`edited.py`)."""
+    from attnfit.engines.vllm.edited import edited as of_release
 
-    book = _table(release)
-    words = tuple(argv)
-    for flag in (*edit.drop, *edit.set):
-        flags = Flags(Given(words, form, book, {}, None, 0))
-        option = flags.options.get(flag)
-        names = {flag, *(name for name, other in flags.options.items() if other is option and option is not None)}
-        spans = [span for span in flags.spans if name_of(words[span.start]) in names]
-        value = edit.set.get(flag)
-        if value is None or not spans:
-            words = flags.without(*spans)
-            words += () if value is None else (flag, value) if value else (flag,)
-        else:
-            spelt = words[spans[-1].start].partition("=")[0]
-            put = (spelt, value) if value else (spelt,)
-            words = (*words[: spans[-1].start], *put, *words[spans[-1].stop :])
-    return words
+    return of_release(argv, form, release, edit)
 
 
-def _table(release: str | None) -> str:
-    """The release whose table of flags reads the arguments: the newest that is not newer."""
-    from packaging.version import InvalidVersion, Version
+def spelt(edit: Edit, release: str | None) -> Edit | str:
+    """The edit in the release's own flags and variables (`spelt.py`)."""
+    from attnfit.engines.vllm.spelt import spelt as of_release
 
-    from attnfit.engines.vllm.flags import known_releases
-
-    known = known_releases()
-    try:
-        version = Version(release or known[-1])
-    except InvalidVersion:
-        return known[-1]
-    return next((name for name in reversed(known) if Version(name) <= version), known[0])
+    return of_release(edit, release)
 
 
 JUDGES = {"selector": judge}
@@ -159,4 +136,5 @@ LOG = LogWords(
     words=("ersion ", "LLM engine (v", _ARGS, _ALL_ARGS, "Resolved architecture", "backend", "AttentionSelectorConfig"),
     command=command,
     edited=edited,
+    spelt=spelt,
 )  # fmt: skip
