@@ -206,6 +206,7 @@ def test_a_server_or_worker_killed_by_9_is_a_crash_and_the_engine_serves_again(
     assert len(stage.alive()) == 3, "of the first nothing is left"
     failed = run.event("failed")
     assert (failed["outcome"], failed["killed_by"]) == ("crashed", "SIGKILL" if who == "starts.txt" else "")
+    assert ("SIGKILL ended its first process" in failed["cause"]) is (who == "starts.txt")
 
 
 def test_a_signal_while_it_waits_to_start_again_ends_it(stage: Stage, play: Any) -> None:

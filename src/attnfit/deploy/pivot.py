@@ -208,6 +208,8 @@ class _Runner:
             mine.cause = answer.why
             if (unknown := answer.unknown) is not None:
                 mine.line = self.launch.clean("; then ".join(unknown.chain) or unknown.earliest)[:400]
+            elif killed := _signal_name(ended.code):
+                mine.cause = f"{killed} ended its first process; its log says nothing of it"
         if ended.outcome not in ("served", "stopped"):
             killed = _signal_name(ended.code)
             self.say(
