@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from attnfit.engines.vllm.flags import known_releases, load_table
+from attnfit.hazards import catalogue
 from attnfit.inputs.command import parse_command
-from attnfit.inputs.secrets import clean, hide, is_secret
+from attnfit.inputs.secrets import clean, hide, is_secret, masked
 
 WORD = "Zx9SECRETkq"
 
@@ -62,3 +65,92 @@ def test_no_password_of_an_address_is_printed_wherever_it_came_from(url: str) ->
     said = clean(f"a/b is no path here, and {url} cannot be reached", [])
     assert "SECRET" not in said
     assert said.endswith(" cannot be reached")
+
+
+HOLDS = (
+    "password", "passwd", "pass", "pwd", "pw", "passphrase", "passcode", "token", "secret", "cookie",
+    "api_key", "credential",
+)  # fmt: skip
+BEFORE = ("", "db", "myapp", "ldap_bind", "user", "auth")
+SPELT = (
+    str,
+    str.upper,
+    lambda name: name.replace("_", "-"),
+    lambda name: name.title().replace("_", ""),
+    lambda name: name[:1] + name.title().replace("_", "")[1:],
+)
+SAID = (
+    "{}={}", "{}: {}", "{} = {}", "connect with {}={} now", "{}='{}'", '{{"{}": "{}", "port": 5}}', "{{'{}': '{}'}}",
+    "Settings({}='{}', tokenizer='t')", "docker run -e {}={} image", "export {}={}; vllm serve m", "-H 'X-{}: {}'",
+)  # fmt: skip
+VALUE = st.text(st.sampled_from("abcXYZ0189&!@#%^*_+-./?~"), min_size=6, max_size=30).filter(
+    lambda v: any(c.isalpha() for c in v) and any(c.isdigit() for c in v) and v[0].isalnum()
+)
+
+
+def _held_names() -> st.SearchStrategy[str]:
+    return st.builds(
+        lambda before, name, spelt: spelt(f"{before}_{name}".strip("_")),
+        *(st.sampled_from(each) for each in (BEFORE, HOLDS, SPELT)),
+    ).filter(lambda name: name != "PWD")  # where a shell stands
+
+
+@settings(max_examples=400, deadline=None)
+@given(_held_names(), st.sampled_from(SAID), VALUE)
+@example("password", "{}={}", "Tr0ub4dor&3")
+@example("PGPASS", "docker run -e {}={} image", "Zx9SECRETkq")
+def test_what_stands_behind_the_name_of_a_secret_is_hidden_up_to_its_end(name: str, said: str, value: str) -> None:
+    shown = masked(said.format(name, value))
+    assert shown == said.format(name, "$HIDDEN") or shown == said.format(name, "$TOKEN")
+
+
+@settings(max_examples=200, deadline=None)
+@given(_held_names(), VALUE)
+def test_in_a_command_flags_and_variables_of_such_names_are_hidden(name: str, value: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    for words in ([flag, value], [f"{flag}={value}"], ["docker", "run", "-e", f"{name.replace('-', '_')}={value}"]):
+        assert value not in " ".join(hide(["x", *words]))
+    assert value not in " ".join(hide(["sshpass", "-p", value, "ssh", "h"]))
+    assert hide(["/usr/bin/sshpass", f"-p{value}", "ssh", "h"]) == ["/usr/bin/sshpass", "-p$SSHPASS", "ssh", "h"]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Cookie: session=Zx9; theme=dark", "Cookie: $HIDDEN"),
+        ("curl -H 'Cookie: a=Zx9; b=c' http://h/x", "curl -H 'Cookie: $HIDDEN' http://h/x"),
+        ("sshpass -p Zx9&3 ssh h", "sshpass -p $HIDDEN ssh h"),
+        ("AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI/K7MDENG", "$TOKEN:$HIDDEN"),
+        ("http://h/x?token=Zx9abc&page=2", "http://h/x?token=$HIDDEN&page=2"),
+        ('password="two words \\" and more" port=5', 'password="$HIDDEN" port=5'),
+    ],
+)
+def test_a_secret_ends_where_its_form_says(line: str, shown: str) -> None:
+    assert masked(line) == shown
+
+
+KEPT = (
+    "max_tokens=100", "--max-num-batched-tokens 8192", "tokenizer: org/m", "KV tokens: 1,234", "key_cache=block_0a",
+    "num_key_value_heads=8", "eos_token='</s2>'", "pad_token: <|end0|>", "cache_key=4f3a9b", "bypass=l2cache",
+    "forward_pass=warm1", "monkey: m1", "PWD=/srv/m1", "allow_credentials=True", "token=None", "compass: n1",
+    "secretary: s1",
+    "tokens_per_second=1.5", "KeyError: 'model.layers.0'", "key: model.layers.0.weight", "tokenizer_mode=auto2",
+    "skip_tokenizer_init=False", "passed: 3a", "keyfile=k1.pem", "pass_config={'fuse_norm_quant': True}",
+    "api_key=None",
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(KEPT), min_size=1, max_size=5), st.sampled_from((", ", " ", "; ")))
+def test_what_only_sounds_like_a_secret_stays(parts: list[str], between: str) -> None:
+    line = between.join(parts)
+    assert masked(line) == line
+    words = ["vllm", "serve", "m", *(word for part in parts if "None" not in part for word in part.split())]
+    assert hide(words) == words
+
+
+def test_no_word_of_the_catalogue_is_taken_for_a_secret() -> None:
+    for record in catalogue().records:
+        texts = [record.title, record.why, *(way.text for way in record.remedies)]
+        for text in texts:
+            assert masked(text) == text

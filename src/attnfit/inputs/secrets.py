@@ -1,4 +1,4 @@
-"""Showing a command without its keys and tokens: their values become `$NAME`."""
+"""Showing a command without its keys and tokens: their values become `$NAME`; and any text without what it holds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from functools import cache, lru_cache
 
 from attnfit.engines.entry import entry_points
 from attnfit.errors import UsageError
-from attnfit.inputs import shell
+from attnfit.inputs import secret_names, shell
 
-_NAME = re.compile(r"(?i)(?:^|[_-])(?:(?<!per[_-])token|key|key[_-]b|secret|password|passwd|credentials?|apikey)$")
 _ASSIGNMENT = re.compile(r"(?s)^([A-Za-z_]\w*)=(.*)$")
-_LOOKS_SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|ghp_[A-Za-z0-9]{20,}|nvapi-[\w-]{16,})")
+_LOOKS_SECRET = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|github_pat_\w{20,}|gh[opsu]_\w{20,}|nvapi-[\w-]{16,}"
+    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}\b|AIza[\w-]{30,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
+)
 _LOOSE = re.compile(r"((?:--?)?\b[A-Za-z][\w-]*)(=|\s+)([^\s;|&\"'$-][^\s;|&\"']*)")
 _IN_URL = re.compile(r"(://)(?:[^/\s:@\"']*:)?[^/\s@\"']+(@)")
 
@@ -21,6 +24,7 @@ _IN_URL = re.compile(r"(://)(?:[^/\s:@\"']*:)?[^/\s@\"']+(@)")
 _FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password", "--admin-api-key")
 _WHOLE = frozenset(("--ssl-keyfile",))  # options of their own that begin like one of those
 _MANY = "--api-key"  # takes several values
+_SSHPASS = re.compile(r"(?:^|/)sshpass$")
 
 
 @cache
@@ -32,7 +36,7 @@ def _starts() -> re.Pattern[str]:
 
 def is_secret(name: str) -> bool:
     """Does a flag or variable of this name hold a key, token or password?"""
-    return bool(_NAME.search(name.lstrip("-"))) or _meant(name) is not None
+    return bool(secret_names.held(name.lstrip("-"))) or _meant(name) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -72,7 +76,10 @@ def hide(words: Sequence[str]) -> list[str]:
         secret = ""
         name, eq, value = word.partition("=")
         assigned = _ASSIGNMENT.match(word)
-        if word.startswith("-") and not eq and is_secret(word):
+        if out and _SSHPASS.search(out[-1]) and word.startswith("-p"):
+            secret = "" if word[2:] else "$SSHPASS"
+            out.append("-p$SSHPASS" if word[2:] else word)
+        elif word.startswith("-") and not eq and is_secret(word):
             secret, many = shown_name(word), _meant(word) == _MANY
             out.append(word)
         elif word.startswith("--") and eq and _ASSIGNMENT.match(value) and is_secret(value.partition("=")[0]):
@@ -135,22 +142,19 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-# What a name that holds a secret may look like when it is misspelt or cut short, and not "--tokenizer".
-_SECRETISH = (
-    r"[\w.-]*(?:tok|toke|token|tokne|tokens?[_-]value|keys?|kye|apikey|secrets?|passw(?:or)?d|pasword|auth|authorization"
-    r"|credentials?)"
-)
+# What a flag that holds a secret may look like when it is misspelt or cut short, and not "--tokenizer".
+_SECRETISH = r"[\w.-]*(?:tok|toke|tokne|tokens?[_-]value|keys|kye|pasword|auth|authorization)"
 _VALUES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"(?<![\w-])--?{_SECRETISH}(?:=|\s+)[\"']?([^\s\"';|&]+)",  # --flag value
-        rf"\b{_SECRETISH}=[\"']?([^\s,\"';|&]+)",  # NAME=value, ?token=value
-        rf"[\"']{_SECRETISH}[\"']\s*:\s*[\"']([^\"']+)",  # "name": "value"
+        rf"(?<![\w-])--?{_SECRETISH}(?:=|\s+)[\"']?([^\s\"']+)",  # --flag value
+        rf"\b{_SECRETISH}=[\"']?([^\s\"']+)",  # NAME=value
         r"\bBearer\s+([^\s\"';|&]+)",
         r"://(?:[^/\s:@]+:)?([^/\s:@]+)@",  # user:password@ and token@ of a URL
     )
 )
-_FLAG_VALUE = re.compile(r"(?<![\w-])(--[A-Za-z][\w-]*)(?:=|\s+)[\"']?([^\s\"';|&]+)")
+_FLAG_VALUE = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)(?:=|\s+)[\"']?([^\s\"']+)")
+_END = re.compile(r"[;|&,)\]}].*", re.DOTALL)  # what may stand behind a value in a shell's line or a list
 _LEAST = 6  # characters: shorter values are words like "none", and would be found everywhere
 HIDDEN = "$HIDDEN"
 
@@ -160,7 +164,9 @@ def values(words: Sequence[str]) -> frozenset[str]:
     text = "\n".join([" ".join(words), *words])
     found = {match for pattern in _VALUES for match in pattern.findall(text)}
     found |= set(_LOOKS_SECRET.findall(text))
-    found |= {value for name, value in _FLAG_VALUE.findall(text) if _meant(name)}
+    found |= {value for name, value in _FLAG_VALUE.findall(text) if is_secret(name)}
+    found |= {text[value.start : value.end] for value in secret_names.found(text)}
+    found |= {_END.sub("", value) for value in found}
     return frozenset(
         v for v in found if len(v) >= _LEAST and not v.startswith(("$", "-", "/", ".")) and not v.isdigit()
     )
@@ -172,3 +178,18 @@ def clean(text: str, words: Sequence[str]) -> str:
     for value in sorted(values(words), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return text
+
+
+_AUTHORIZED = re.compile(r"(?i)\b(bearer|basic)\s+(?=[\w+/=.-]*[\d+/=])[\w+/=.-]{8,}")
+_SIGNED = re.compile(r"(?i)([?&][\w-]*(?:signature|sig|credential|key)=)[^&\s'\"$]+")
+
+
+def masked(text: str) -> str:
+    """`text`, whoever wrote it, without the keys, tokens and passwords that it holds."""
+    out, at = [], 0
+    for value in secret_names.found(text):
+        out += [text[at : value.start], HIDDEN]
+        at = value.end
+    text = _LOOKS_SECRET.sub("$TOKEN", "".join([*out, text[at:]]))
+    text = _SIGNED.sub(rf"\1{HIDDEN}", _AUTHORIZED.sub(r"\1 $TOKEN", text))
+    return clean(text, [text])

@@ -45,9 +45,13 @@ def _lines(record: Record) -> Iterator[str]:
     yield from _labelled("strikes", f"at stage {record.stage}")
     yield from _labelled("foreseen", ", ".join(record.when))
     yield from _labelled("why", record.why)
+    said: dict[str, str] = {}  # what several signatures look for, told apart by what stands around it, is said once
     for signature in record.signatures:
         doubt = " (may be said of something else)" if signature.likely or signature.weak or signature.alone else ""
-        yield from _labelled("prints", " ... ".join(signature.has) + doubt)
+        prints = " ... ".join(signature.has)
+        said[prints] = doubt and said.get(prints, doubt)
+    for prints, doubt in said.items():
+        yield from _labelled("prints", prints + doubt)
     for remedy in record.remedies:
         of = f"{remedy.engine}: " if remedy.engine and not record.engine else ""
         yield from _labelled("remedy", f"{of}{remedy_line(remedy)}{_conditions(remedy)}")

@@ -6,28 +6,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from attnfit.inputs.secrets import _LOOKS_SECRET as LOOKS_SECRET
-from attnfit.inputs.secrets import clean
+from attnfit.inputs.secrets import HIDDEN, is_secret, masked
 
-_SECRET_NAME = r"[\w-]*(?:api[_-]?key|access[_-]?key|secret|password|passwd|credentials?|(?<!per[_-])(?<!max[_-])token)"
-_IS_SECRET = re.compile(_SECRET_NAME, re.I).fullmatch
-_MASKS = (
-    (re.compile(r"\b(?:github_pat_\w{20,}|gh[opsu]_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,})"), "$TOKEN"),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[\w-]{30,}"), "$TOKEN"),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"), "$TOKEN"),
-    (re.compile(r"(?i)\b(bearer|basic)\s+(?=[\w+/=.-]*[\d+/=])[\w+/=.-]{8,}"), r"\1 $TOKEN"),
-    (re.compile(r"(?i)([?&][\w-]*(?:token|key|signature|sig|credential|password|secret)=)[^&\s'\"]+"), r"\1$HIDDEN"),
-    (re.compile(r"(?i)\b((?:x-)?api[_-]?key\s*:\s*)[^\s'\"\[;,$]+"), r"\1$HIDDEN"),
-    (
-        re.compile(r"\b([A-Z][A-Z0-9_]*_(?:KEY|TOKEN|SECRET|PASSWORD)\s*[:=]\s*)('[^']*'|\"[^\"]*\"|[^\s'\";,$]+)"),
-        r"\1$HIDDEN",
-    ),
-    # A name and its value as Python or JSON print them: 'api_key': ['x', 'y'], hf_token='x', "password": "x".
-    (
-        re.compile(rf"(?i)(['\"]?\b{_SECRET_NAME}['\"]?\s*[:=]\s*)(\[[^\]]*\]|'[^']*'|\"[^\"]*\")"),
-        r"\1'$HIDDEN'",
-    ),
-)
+__all__ = ["masked", "masked_all", "redacted"]
+
 _RULES = (
     (re.compile(r"/(home|Users|root|data|mnt|scratch)/[\w.@-]+"), r"/\1/USER"),
     (re.compile(r"(?i)\b([A-Z]:\\Users\\)[\w.@-]+"), r"\1USER"),
@@ -53,20 +35,17 @@ _RULES = (
 )
 
 
-def masked(text: str) -> str:
-    text = LOOKS_SECRET.sub("$TOKEN", text)
-    for pattern, instead in _MASKS:
-        text = pattern.sub(instead, text)
-    return clean(text, [text])
-
-
 def masked_all(value: Any) -> Any:
     """The same in every text of a JSON answer."""
     if isinstance(value, str):
         return masked(value)
     if isinstance(value, dict):
-        return {name: "$HIDDEN" if each and _IS_SECRET(str(name)) else masked_all(each) for name, each in value.items()}
+        return {name: _hidden(each) if is_secret(str(name)) else masked_all(each) for name, each in value.items()}
     return [masked_all(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _hidden(value: Any) -> Any:
+    return HIDDEN if value and not isinstance(value, bool | int | float) else value
 
 
 def redacted(text: str) -> str:

@@ -40,13 +40,15 @@ def open_log(name: str) -> Iterator[BinaryIO]:
             raise InputError("stdin is closed; give the log's file instead of -")
         yield _inflated(sys.stdin.buffer)
         return
+    if not name:
+        raise InputError("LOG is empty; give a file, or - for what is piped in")
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name} is a directory; give one log file of it")
     try:
         with path.open("rb") as file:
             yield _inflated(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"no log {name!r}; give a file, or - for what is piped in") from None
     except PermissionError:
         raise InputError(f"{name} may not be read by this user; copy it, or pipe it in with sudo cat") from None
