@@ -61,6 +61,16 @@ for i in $(seq 100); do systemctl --user show -p Version >/dev/null 2>&1 && brea
 """
 
 
+def possible() -> bool:
+    """Whether a systemd of its own can be started here; says so where not."""
+    space = ["unshare", "-m", "-C", "-p", "-f", "--mount-proc", "true"]
+    there = os.geteuid() == 0 and shutil.which("systemctl") and Path("/lib/systemd/systemd").exists()
+    if there and shutil.which("unshare") and subprocess.run(space, capture_output=True).returncode == 0:
+        return True
+    print("not run: this proof needs root, an installed systemd, and namespaces")
+    return False
+
+
 def inside(lab: Path, argv: list[str], *, seconds: float = 300) -> subprocess.CompletedProcess[str]:
     """Runs argv where a user's manager of systemd runs, which reads units in `lab`/config/systemd/user."""
     group = f"attnfit-{os.getpid()}"
@@ -199,8 +209,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args()
-    if os.geteuid() != 0 or not shutil.which("systemctl") or not Path("/lib/systemd/systemd").exists():
-        print("not run: this proof needs root and an installed systemd")
+    if not possible():
         return 0
     seed = options.seed if options.seed is not None else random.randrange(1 << 30)
     with tempfile.TemporaryDirectory(prefix="attnfit-systemd-") as name:

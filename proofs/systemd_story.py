@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests")]
 
-from systemd import inside, lab_at  # noqa: E402
+from systemd import inside, lab_at, possible  # noqa: E402
 
 from replay import HERE, free_port  # noqa: E402
 
@@ -158,8 +157,7 @@ def main() -> int:
         if options.python:
             real_story(Home(options.inside), options.python)
         return 0
-    if os.geteuid() != 0 or not shutil.which("systemctl") or not Path("/lib/systemd/systemd").exists():
-        print("not run: this proof needs root and an installed systemd")
+    if not possible():
         return 0
     with tempfile.TemporaryDirectory(prefix="attnfit-story-") as name:
         lab = lab_at(Path(name))
