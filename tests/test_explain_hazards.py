@@ -139,6 +139,17 @@ def test_no_signature_is_made_for_one_case() -> None:
     assert {record.id for record in catalogue().records} - set(shown) == {"AF220"}  # asks for an earlier line too
 
 
+def test_a_message_that_somebody_broke_into_lines_is_put_together_again() -> None:
+    broken = (
+        "ValueError: Weight output_size_per_partition = 96 is not\n    divisible by weight quantization block_n = 128."
+    )
+    assert kind(broken) == "quant-shape"
+    assert kind(broken.replace("\n", "\n\n")) is None  # something else
+    assert kind(broken.replace("    divisible", "TypeError: divisible")) is None
+    old = "(VllmWorker rank=0 pid=4360) "
+    assert kind(f"{old}    assert self.total_num_kv_heads % tp_size == 0\n{old}AssertionError") == "tp-divisibility"
+
+
 def test_no_regex_is_escaped_twice() -> None:
     signatures = [(record.id, signature) for record in catalogue().records for signature in record.signatures]
     assert [(name, signature.regex) for name, signature in signatures if "\\\\" in signature.regex] == []

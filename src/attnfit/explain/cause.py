@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from attnfit.explain.cure import Launch, Way, launch_of, ways
-from attnfit.explain.story import QUIET, Found, Start, Story
+from attnfit.explain.said import shows
+from attnfit.explain.story import EXCERPT, QUIET, Found, Start, Story
 from attnfit.hazards import Record
 from attnfit.inputs.command import parse_command
 from attnfit.inputs.log import Line
 from attnfit.inputs.log.tracebacks import Raised
 
-_EXCERPT = 12  # lines: what is longer is a log, and a line that only warns is no cause in it
-
+_BEGINS = re.compile(r"\s*(?:File \"|Traceback|\[|\(|(?:\w+\.)*\w*(?:Error|Exception)\b)")  # something else
 _NOBODY_S = "nothing in it was written by an engine that is known"
 
 Verdict = Literal["cause found", "cause unknown", "no failure", "no end", "no log of an engine", "empty"]
@@ -134,7 +135,7 @@ def _other_program(story: Story) -> str:
     if story.foreign and not story.ours:
         return f"this is a log of a program of its own ({story.foreign[0]}), not of an engine that is known here"
     ready = any(start.ready for start in story.starts)
-    if not story.ours and not story.mentions and not ready and story.lines > _EXCERPT:
+    if not story.ours and not story.mentions and not ready and story.lines > EXCERPT:
         return _NOBODY_S
     return ""
 
@@ -146,7 +147,7 @@ def _failed(start: Start, story: Story) -> bool:
 
 def _excerpt(start: Start, story: Story) -> list[Found]:
     """What a few lines show that hold nothing else: there a line that only warns was quoted for a reason."""
-    short = story.last <= _EXCERPT and not start.begun and not start.ready and not start.raised
+    short = story.last <= EXCERPT and not start.begun and not start.ready and not start.raised
     return [each for each in start.found if each.firm or _alone(each, story)] if short else []
 
 
@@ -159,7 +160,25 @@ def _first(start: Start, story: Story) -> Found | None:
     firm = next((found for found in start.found if found.firm and not _after(found, start)), None)
     if firm is not None:
         return firm
-    return next((found for found in _excerpt(start, story) if found.hits[0].signature.weak), None)
+    weak = next((found for found in _excerpt(start, story) if found.hits[0].signature.weak), None)
+    return weak or _rejoined(start, story)
+
+
+def _rejoined(start: Start, story: Story) -> Found | None:
+    """The exception of an excerpt whose message somebody broke into lines."""
+    raised = next((each for each in start.raised if not _said_of(each, start)), None)
+    if raised is None or start.ready or story.last > EXCERPT:
+        return None
+    words = [raised.text]
+    for line in story.few:
+        if line.number > raised.number:
+            if not line.text.strip() or line.level or _BEGINS.match(line.text):
+                break
+            words.append(line.text.strip())
+    text = " ".join(words)
+    hits = shows(text, raised.above, frozenset(start.seen)) if len(words) > 1 else ()
+    hits = tuple(hit for hit in hits if not (hit.signature.weak or hit.signature.alone))
+    return Found(hits, Line(raised.number, text), raised, True) if hits else None
 
 
 def _after(found: Found, start: Start) -> bool:

@@ -22,6 +22,7 @@ from attnfit.inputs.log.tracebacks import HEADER, Raised, Read, Tracebacks
 
 MOST = 64  # of each thing that is kept of a start
 _MOST_STARTS = 256  # starts kept one by one: of a longer restart loop the last
+EXCERPT = 12  # lines: what is longer is a log, and a line that only warns is no cause in it
 _MESSAGE = 12  # lines of an exception's message
 _OWN_WORDS = 3  # lines that a collector writes itself at the beginning
 _AT_ONCE = 8  # lines between those that the ranks of one start print
@@ -100,6 +101,7 @@ class Story:
     ours: int = 0  # lines that only an engine writes
     mentions: int = 0  # lines that hold an engine's name, or look like its logger's
     quiet: int = 0  # lines of a logger that only inform
+    few: list[Line] = field(default_factory=list)  # the first ones
     open_tracebacks: list[str] = field(default_factory=list)
     source: str = ""  # pod or container, where the log mixes several
     sources: int = 1
@@ -166,6 +168,7 @@ class _Teller:
         story = self.story
         story.lines += 1
         story.last = max(story.last, line.number)
+        story.few += [line][: story.lines <= EXCERPT]
         text = line.text
         what = None if text[:1] in (" ", "") else said(text)
         if self.quoted.open or (what is not None and what.quotes):
@@ -244,9 +247,7 @@ class _Teller:
         facts = self.story.facts
         if "NVIDIA" in text:
             gpus = facts.setdefault("gpu", [])
-            for name in _GPU.findall(text):
-                if name not in gpus and len(gpus) < 16:
-                    gpus.append(name)
+            gpus += [name for name in dict.fromkeys(_GPU.findall(text)) if name not in gpus][: 16 - len(gpus)]
         if "apability" in text and (match := _CAPABILITY.search(text)):
             facts.setdefault("capability", f"{match[1]}.{match[2]}")
 

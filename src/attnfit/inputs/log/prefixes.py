@@ -46,7 +46,7 @@ _FORMS = tuple(
         (_DIGIT, rf"{_ISO}[ \t](?:\[?\d+\]? )?\[?{_LEVELS}\]?:?[ \t]+(?:[\w.]+:\d+ +)?(?:-{{1,2}} )?"),
         # docker -t, kubectl, CRI
         (_DIGIT, r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?"),
-        ("(", r"\((?P<worker>[\w.:-]+(?: [\w.]+)?) pid=\d+(?:, ip=[\w.:]+)?\)(?: |$)"),  # workers by name, Ray
+        ("(", r"\((?P<worker>[\w.:-]+(?: [\w.=]+)?) pid=\d+(?:, ip=[\w.:]+)?\)(?: |$)"),  # workers by name, Ray
         ("[", r"\[rank(?P<rank>\d{1,6})\]:(?: |$|(?=\[))"),  # torch
         ("[", r"\[(?:default|worker|trainer)(?P<rank>\d{1,6})\]:"),  # torchrun
         ("IWEF", r"(?P<short>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w/.-]+:\d+\] ?"),  # glog
