@@ -78,6 +78,7 @@ def ways(
     """Every remedy that can be meant, in the record's order. said: what the log says of the failure (`suits`)."""
     found = []
     command, engine = launch.command, facts.get("engine")
+    said += f"\nmodel={command.model}" if command is not None else ""
     release = release_of(facts, command)
     for remedy in record.remedies:
         if remedy.engine and engine and remedy.engine != engine:

@@ -8,11 +8,12 @@ Figures = Mapping[str, str]
 
 
 def divisor(found: Figures) -> Figures:
-    """`fits`: the largest count below `size` that divides `heads`."""
+    """`fits`: the largest power of two up to `size` that divides `heads`: what else must be divided (KV heads, blocks of
+    the weights, a vision tower) is one, or a multiple of one, in nearly every model, and no line says it."""
     heads, size = int(found.get("heads", 0)), int(found.get("size", 0))
     if not 0 < size < 1 << 16 or heads <= 0:
         return {}
-    return {"fits": str(next(n for n in range(size, 0, -1) if heads % n == 0))}
+    return {"fits": str(max(1 << n for n in range(size.bit_length()) if heads % (1 << n) == 0))}
 
 
 def shared_memory(found: Figures) -> Figures:

@@ -24,6 +24,7 @@ KNOWN = {
     "--pipeline-parallel-size": ("--pp-size",),
     "--data-parallel-size": ("--dp", "--dp-size"),
     "--expert-parallel-size": ("--ep", "--ep-size"),
+    "--decode-context-parallel-size": ("--dcp-size",),
     "--speculative-draft-model-path": ("--speculative-draft-model",),
 }  # fmt: skip
 _MEANT = {short: flag for flag, shorts in KNOWN.items() for short in shorts}
