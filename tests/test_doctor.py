@@ -79,7 +79,12 @@ def test_a_machine_of_which_nothing_is_known_wants_nothing_mended() -> None:
     ("Engine", "not whole", "--force-reinstall vllm==0.16.0", {"engine": engine(metadata=False, pins={})}),
     ("FlashInfer", "not installed, and vllm 0.16.0 asks for 0.6.3", "flashinfer-python==0.6.3",
      {"engine": engine(packages={"torch": "2.9.1+cu128", "triton": "3.5.1"})}),
-    ("GPUs", "hides all of them", "unset", {"variables": {"CUDA_VISIBLE_DEVICES": ""}}),
+    ("GPUs", "leaves none", "unset", {"variables": {"CUDA_VISIBLE_DEVICES": "7"}, "gpus_hidden": "'7' leaves none"}),
+    ("GPUs", "MIG is on", "nvidia-smi mig", {"gpus_hidden": "MIG is on but no GPU has an instance"}),
+    ("CUDA toolkit", "no GPU older than 7.5", "CUDA 12",
+     {"gpus": (("Tesla V100", Capability(7, 0)),), "nvcc_cuda": "13.0"}),
+    ("FlashInfer", "asks for flashinfer-python==0.6.3", "flashinfer-cubin==0.6.3 flashinfer-python==0.6.3",
+     {"engine": engine(packages={**ENGINE.packages, "flashinfer-python": "0.3.0", "flashinfer-cubin": "0.2.9"})}),
     ("GPUs", "judges all by the first", "CUDA_VISIBLE_DEVICES",
      {"gpus": (("RTX 2080 Ti", TURING), ("H100", H100)), "variables": {"CUDA_VISIBLE_DEVICES": "0,1"}}),
     ("ptxas", "a file that is not there", "/usr/local/cuda/bin/ptxas",
@@ -187,6 +192,28 @@ def test_the_driver_and_every_gpu_are_read_through_nvml(monkeypatch: pytest.Monk
     found = read({"PATH": ""})
     assert (found.driver, found.driver_cuda) == ("580.65.06", "13.0")
     assert found.gpus == (("NVIDIA H100 80GB HBM3", H100),) * 2
+    assert found.gpus_hidden == ""
+
+
+@pytest.mark.parametrize("visible", ["", "7", "-1", "MIG-abc", "GPU-9", "0,0"])
+def test_gpus_that_no_process_sees_are_not_ready(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.nvml, "library", lambda: Nvml)
+    found = {area.name: area for area in examine(read({"PATH": "", "CUDA_VISIBLE_DEVICES": visible}))}
+    assert found["GPUs"].state == ATTENTION
+    assert "leaves none of this machine's 2 GPUs visible" in found["GPUs"].seen
+    assert "--gpu" not in found["GPUs"].seen
+
+
+def test_why_no_gpu_was_seen_speaks_of_no_option_of_another_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.nvml.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError))
+    why = read({"PATH": ""}).gpus_why
+    assert "nvidia-ml-py" in why
+    assert "--gpu" not in why
+
+
+def test_another_engine_in_the_same_environment_is_named() -> None:
+    found = areas(engine=engine(packages={**ENGINE.packages, "sglang": "0.5.23"}))["Engine"]
+    assert "sglang 0.5.23" in found.seen
 
 
 def test_the_toolkit_is_looked_for_where_cuda_home_says(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from attnfit.core import Capability
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError
 from attnfit.gpus import driver, ptxas, toolkit
+from attnfit.gpus.mixed import mixed
 from attnfit.inputs.machine import Engine, Machine
 
 READY, ATTENTION, UNKNOWN = "ready", "attention", "unknown"
@@ -75,11 +76,11 @@ def _gpus(m: Machine) -> Area:
     counts = {each: m.gpus.count(each) for each in dict.fromkeys(m.gpus)}
     seen = ", ".join(f"{n} x {gpu} ({capability})" for (gpu, capability), n in counts.items())
     visible = m.variables.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
-        return Area(
-            "GPUs", ATTENTION, f"{seen}, and CUDA_VISIBLE_DEVICES hides all of them", "unset CUDA_VISIBLE_DEVICES"
-        )
-    if _mixed(m, visible):
+    if m.gpus_hidden:
+        mig = "make an instance: nvidia-smi mig -cgi PROFILE -C"
+        todo = mig if visible is None else "unset CUDA_VISIBLE_DEVICES, or give what nvidia-smi -L lists"
+        return Area("GPUs", ATTENTION, f"{seen}; {m.gpus_hidden}", todo)
+    if mixed([capability for _, capability in m.gpus], m.variables):
         todo = "show one kind: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=N,... (nvidia-smi has the numbers)"
         return Area("GPUs", ATTENTION, f"{seen}: they differ, and a server judges all by the first", todo)
     return Area("GPUs", READY, seen)
@@ -91,6 +92,9 @@ def _toolkit(m: Machine) -> Area:
         seen = f"nvcc of CUDA {m.nvcc_cuda} ({m.nvcc})"
         if late := toolkit.too_old(m.nvcc_cuda, _capabilities(m)):
             return Area(name, ATTENTION, f"{seen}; compute capability {late}", "install that CUDA toolkit or newer")
+        if toolkit.left_out(m.nvcc_cuda, _capabilities(m)):
+            seen += f", which compiles for no GPU older than {toolkit.OLDEST_OF_13}"
+            return Area(name, ATTENTION, seen, "install a CUDA 12 toolkit, and let CUDA_HOME name it")
         lacks = [tool for tool, there in (("ninja", m.ninja), ("C++ compiler", m.compiler)) if not there]
         if lacks and "flashinfer-python" in packages and "flashinfer-jit-cache" not in packages:
             return Area(name, ATTENTION, f"{seen}, but no {' and no '.join(lacks)}", "apt install ninja-build g++")
@@ -110,6 +114,9 @@ def _installed(m: Machine) -> Area:
         names = ", ".join(entry_of(name).distribution for name in engines.ENGINES)
         return Area("Engine", UNKNOWN, f"none found ({names})", "attnfit doctor --prefix DIR looks into an environment")
     seen = f"{m.engine.name} {m.engine.version} in {m.engine.prefix}"
+    for other in (entry_of(name).distribution for name in engines.ENGINES if name != m.engine.name):
+        if other in m.engine.packages:
+            seen += f", beside {other} {m.engine.packages[other]}, which is not looked at"
     if not m.engine.metadata:
         return Area("Engine", ATTENTION, f"{seen}; its metadata cannot be read: it is not whole", _again(m.engine))
     try:
@@ -172,12 +179,15 @@ def _flashinfer(m: Machine) -> Area:
     if m.engine is None or not kept:
         missing = "not installed" if m.engine else "no engine found"
         return Area(name, UNKNOWN, f"{missing}; backends that need it are then left out")
-    own = kept.get("flashinfer-python", "")
+    pinned = m.engine.pins.get("flashinfer-python", "")
+    own = pinned or kept.get("flashinfer-python", "")
     differ = [each for each, version in kept.items() if _plain(version) != _plain(own)]
     seen = ", ".join(f"{each} {version}" for each, version in kept.items())
     if own and differ:
         todo = f"pip install {' '.join(f'{each}=={_plain(own)}' for each in differ)}"
-        return Area(name, ATTENTION, f"{seen}: they must be of one version", todo)
+        asks = f"; {m.engine.name} {m.engine.version} asks for flashinfer-python=={pinned}"
+        off = pinned and "flashinfer-python" in differ
+        return Area(name, ATTENTION, seen + (asks if off else ": they must be of one version"), todo)
     return _compared(name, m.engine, seen, {each: v for each, v in m.engine.pins.items() if each in kept})
 
 
@@ -243,17 +253,6 @@ AREAS: Sequence[Callable[[Machine], Area]] = (
 def _again(engine: Engine) -> str:
     """How an installation is made whole."""
     return f"pip install --force-reinstall {entry_of(engine.name).distribution}=={engine.version}"
-
-
-def _mixed(m: Machine, visible: str | None) -> bool:
-    """Whether a server surely sees GPUs of several compute capabilities. visible: CUDA_VISIBLE_DEVICES."""
-    kinds = [capability for _, capability in m.gpus]
-    if visible is None:
-        return len(set(kinds)) > 1
-    named = [word.strip() for word in visible.split(",") if word.strip()]
-    if m.variables.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" and all(word.isdigit() for word in named):
-        return len({kinds[int(word)] for word in named if int(word) < len(kinds)}) > 1
-    return len(named) > max((kinds.count(kind) for kind in kinds), default=0)
 
 
 def _not_for(m: Machine, engine: Engine) -> str:

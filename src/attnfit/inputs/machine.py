@@ -56,6 +56,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     driver_cuda: str = ""  # the newest CUDA that the driver serves, "13.0"
     gpus: tuple[tuple[str, Capability], ...] = ()  # every GPU: name and compute capability
     gpus_why: str = ""  # why there are none
+    gpus_hidden: str = ""  # why a process sees none of them
     nvcc: str = ""  # its path
     nvcc_cuda: str = ""  # "12.9"
     ninja: bool = False
@@ -75,7 +76,7 @@ def read(environ: Mapping[str, str] | None = None, prefix: str | None = None) ->
     Raises UsageError for a prefix that holds no engine.
     """
     around = dict(os.environ if environ is None else environ)
-    driver, cuda, gpus, why = _driver()
+    driver, cuda, gpus, why, hidden = _driver(around)
     nvcc = _nvcc(around)
     cache = _cache(around)
     return Machine(
@@ -84,6 +85,7 @@ def read(environ: Mapping[str, str] | None = None, prefix: str | None = None) ->
         driver_cuda=cuda,
         gpus=gpus,
         gpus_why=why,
+        gpus_hidden=hidden,
         nvcc=nvcc,
         nvcc_cuda=_nvcc_cuda(nvcc),
         ninja=bool(shutil.which("ninja", path=around.get("PATH"))),
@@ -98,16 +100,27 @@ def read(environ: Mapping[str, str] | None = None, prefix: str | None = None) ->
     )
 
 
-def _driver() -> tuple[str, str, tuple[tuple[str, Capability], ...], str]:
-    """(driver, newest CUDA, GPUs, why there are none)."""
+def _driver(around: Mapping[str, str]) -> tuple[str, str, tuple[tuple[str, Capability], ...], str, str]:
+    """(driver, newest CUDA, GPUs, why there are none, why none of them is seen)."""
     try:
         library = nvml.library()
         devices = nvml.read(library)
         version, cuda = nvml.versions(library)
     except UsageError as error:
         match = re.search(r"Kernel Module\D*([\d.]+)", _text(_DRIVER))
-        return (match[1] if match else "", "", (), str(error).removeprefix("--gpu auto").lstrip(": ").split(";")[0])
-    return version, cuda, tuple((device.name, device.capability) for device in devices), ""
+        return (match[1] if match else "", "", (), _bare(error), "")
+    hidden = ""
+    try:
+        nvml.decide(devices, around)
+    except UsageError as error:
+        hidden = _bare(error) if devices else ""
+    return version, cuda, tuple((device.name, device.capability) for device in devices), "", hidden
+
+
+def _bare(error: UsageError) -> str:
+    """What is wrong, without the option of `check` that it was said of."""
+    text = str(error).removeprefix("--gpu auto").lstrip(": ").partition(";")[0]
+    return text.removesuffix(nvml.INSTEAD).removesuffix(", or ")
 
 
 def _nvcc(around: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from attnfit import gpus as catalogue
 from attnfit.core import Capability, Gpu
 from attnfit.errors import UsageError
 
-_INSTEAD = "name the GPU instead, for example --gpu h200x8"
+INSTEAD = "name the GPU instead, for example --gpu h200x8"
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -50,11 +50,11 @@ def read(nvml: Any) -> tuple[Device, ...]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise UsageError(f"--gpu auto: {_why(nvml, error)}; {_INSTEAD}") from None
+        raise UsageError(f"--gpu auto: {_why(nvml, error)}; {INSTEAD}") from None
     try:
         return tuple(_device(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount()))
     except nvml.NVMLError as error:
-        raise UsageError(f"--gpu auto: the NVIDIA driver answered {_text(str(error))!r}; {_INSTEAD}") from None
+        raise UsageError(f"--gpu auto: the NVIDIA driver answered {_text(str(error))!r}; {INSTEAD}") from None
     finally:
         _quietly(nvml, "nvmlShutdown")
 
@@ -64,7 +64,7 @@ def decide(
 ) -> tuple[tuple[tuple[Gpu, int], ...], tuple[str, ...]]:
     """What CUDA shows a process with this environment, as (GPU, how many) in order, with notes."""
     if not devices:
-        raise UsageError(f"--gpu auto: the NVIDIA driver is there but reports no GPU; {_INSTEAD}")
+        raise UsageError(f"--gpu auto: the NVIDIA driver is there but reports no GPU; {INSTEAD}")
     notes: list[str] = []
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -79,7 +79,7 @@ def decide(
     if not seen:
         raise UsageError(
             f"--gpu auto: CUDA_VISIBLE_DEVICES={visible!r} leaves none of this machine's {len(devices)} GPUs visible; "
-            f"unset it, or {_INSTEAD}"
+            f"unset it, or {INSTEAD}"
         )
     counts: dict[Gpu, int] = {}
     for device, memory in seen:
@@ -102,7 +102,7 @@ def _all(devices: Sequence[Device], notes: list[str]) -> _Seen:
             return plain
         with_slice = next((d for d in sliced if d.slices), None)
         if with_slice is None:
-            raise UsageError(f"--gpu auto: MIG is on but no GPU has an instance; create one, or {_INSTEAD}")
+            raise UsageError(f"--gpu auto: MIG is on but no GPU has an instance; create one, or {INSTEAD}")
         notes.append("MIG is on: CUDA shows a process one instance, the first")
         return [(with_slice, with_slice.slices[0].memory_mib)]
     return [(d, d.memory_mib) for d in devices]
@@ -176,7 +176,7 @@ def library() -> Any:
         return importlib.import_module("pynvml")  # no stubs, so not by name
     except ImportError:
         raise UsageError(
-            f"--gpu auto needs nvidia-ml-py, which is not installed: pip install 'attnfit[gpu]', or {_INSTEAD}"
+            f"--gpu auto needs nvidia-ml-py, which is not installed: pip install 'attnfit[gpu]', or {INSTEAD}"
         ) from None
 
 
