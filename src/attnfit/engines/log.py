@@ -26,6 +26,7 @@ class LogWords(NamedTuple):
     prefixes: tuple[re.Pattern[str], ...]  # of its logger; groups `worker`, `level`
     starts: tuple[str, ...]  # each stands once in one start
     ready: tuple[str, ...]  # it serves
+    goes_on: tuple[str, ...]  # a start has come so far: what was only logged before did not end it
     at_work: tuple[str, ...]  # what it prints again and again while it serves
     died: tuple[str, ...]  # it does not any more, or will not
     follows: tuple[str, ...]  # said because something else went wrong before: never a cause
@@ -90,7 +91,7 @@ def literal(text: str) -> Any:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # D:\\models: a path that was printed, no escape
+            warnings.simplefilter("ignore")  # a path that was printed, D:\\models, is no escape
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return None

@@ -4,6 +4,7 @@
 """
 
 from attnfit.explain.cause import Answer, Cause, explain
-from attnfit.explain.story import Story, follow, marks
+from attnfit.explain.marks import marks
+from attnfit.explain.story import Story, follow
 
 __all__ = ["Answer", "Cause", "Story", "explain", "follow", "marks"]

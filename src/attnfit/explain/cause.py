@@ -148,7 +148,7 @@ def _failed(start: Start, story: Story) -> bool:
 def _excerpt(start: Start, story: Story) -> list[Found]:
     """What a few lines show that hold nothing else: there a line that only warns was quoted for a reason."""
     short = story.last <= EXCERPT and not start.begun and not start.ready and not start.raised
-    return [each for each in start.found if each.firm or _alone(each, story)] if short else []
+    return [each for each in start.found if each.firm or each.passing or _alone(each, story)] if short else []
 
 
 def _alone(found: Found, story: Story) -> bool:
@@ -160,7 +160,7 @@ def _first(start: Start, story: Story) -> Found | None:
     firm = next((found for found in start.found if found.firm and not _after(found, start)), None)
     if firm is not None:
         return firm
-    weak = next((found for found in _excerpt(start, story) if found.hits[0].signature.weak), None)
+    weak = next((found for found in _excerpt(start, story) if found.passing or found.hits[0].signature.weak), None)
     return weak or _rejoined(start, story)
 
 

@@ -25,6 +25,7 @@ class Of(NamedTuple):
     ready: bool = False
     died: int = -1  # where in the line
     at_work: bool = False
+    goes_on: bool = False  # a start, to what comes next
     facts: Mapping[str, Any] = {}
 
 
@@ -48,7 +49,7 @@ def _words() -> tuple[str, ...]:
     logs = log_words()
     every = {*consequences.FOLLOWS, *earlier(catalogue())}
     for log in logs:
-        every |= {*log.starts, *log.ready, *log.at_work, *log.died, *log.follows, *log.traces, *log.words}
+        every |= {*log.starts, *log.ready, *log.at_work, *log.died, *log.follows, *log.traces, *log.words, *log.goes_on}
     return tuple(sorted(w for w in every if not any(other in w for other in every if other != w)))
 
 
@@ -90,9 +91,10 @@ def _of(log: LogWords, text: str, others: bool) -> Of | None:
         ready=any(word in text for word in log.ready),
         died=min((text.find(word) for word in log.died if word in text), default=-1),
         at_work=any(word in text for word in log.at_work),
+        goes_on=any(word in text for word in log.goes_on),
         facts=dict(log.facts(text)) if any(word in text for word in log.words) else {},
     )
-    return None if found == (log, False, (), False, -1, False, {}) else found
+    return None if found == (log, False, (), False, -1, False, False, {}) else found
 
 
 def shows(text: str, above: str, seen: frozenset[str]) -> tuple[Hit, ...]:

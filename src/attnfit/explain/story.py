@@ -8,16 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from attnfit.engines.log import log_words
-from attnfit.explain import consequences
-from attnfit.explain.commands import Commands, launch_marks
+from attnfit.explain import consequences, survived
+from attnfit.explain.commands import Commands
 from attnfit.explain.quoted import Quoted, quotes_before
 from attnfit.explain.said import Of, said, shows
 from attnfit.hazards import Hit
-from attnfit.inputs.log import Count, Line, Marks
+from attnfit.inputs.log import Count, Line
 from attnfit.inputs.log.tracebacks import HEADER, Raised, Read, Tracebacks
 
 MOST = 64  # of each thing that is kept of a start
@@ -33,10 +32,6 @@ _GPU = re.compile(
 )
 _CAPABILITY = re.compile(r"(?i)compute capability[ :=]*\(?(\d{1,2})[., ]+(\d)\b")
 
-# What a line that speaks of an error holds. The first lines of a log and of each start are read whatever they hold, and
-# so are those behind a traceback's: further on, a hazard that prints none of these words would not be seen.
-GENERAL = (b"rror", b"ERROR", b"xception", b"raceback", b"atal", b"FATAL", b"CRITICAL", b"ailed", b"ssert", b"Killed")
-
 
 @dataclass
 class Found:
@@ -46,6 +41,7 @@ class Found:
     line: Line
     raised: Raised | None
     firm: bool  # said of a failure: not on a line that only informs or warns
+    passing: bool = False  # an error that says itself that nothing ended with it
 
     def hit(self, engine: str) -> Hit:
         """The record that is meant: one of another engine only where no other shows it."""
@@ -87,6 +83,12 @@ class Start:
         for kept in (self.found, self.raised, self.errors, self.follows):
             kept.clear()
 
+    def goes_on(self, line: Line) -> None:
+        """What was only logged before did not end the start."""
+        if not self.died:
+            self.found = survived.ended(self.found, line)
+            self.errors = survived.ended_lines(self.errors, line)
+
 
 @dataclass
 class Story:
@@ -116,20 +118,6 @@ class Story:
 
     def engine_of(self, at: int) -> str:
         return self.starts[at].engine or self.engine
-
-
-@cache
-def marks() -> Marks:
-    """What the log is searched for."""
-    words = log_words()
-    opens = [word.encode() for log in words for word in log.starts]
-    others = [word.encode() for log in words for word in (*log.ready, *log.died)]
-    others.append(consequences.RESTARTED_MARK)
-    triggers = dict.fromkeys((*GENERAL, *opens, *others, *(word.encode() for word in launch_marks())))
-    fewest = [word for word in triggers if not any(other in word for other in triggers if other != word)]
-    at_work = (*(word.encode() for log in words for word in log.at_work), consequences.SERVED_MARK)
-    turns = (*opens, *others, *at_work)
-    return Marks(tuple(fewest), tuple(opens), tuple(form for log in words for form in log.prefixes), at_work, turns)
 
 
 def follow(lines: Iterable[Line], count: Count | None = None) -> list[Story]:
@@ -221,6 +209,8 @@ class _Teller:
                     self.start.serves(line)
             if what.at_work and line.level:
                 self._at_work(line)
+            if what.goes_on and line.level in ("INFO", "LOG"):
+                self.start.goes_on(line)
         # What ends an engine is not said at a level that only informs, nor within a quote, nor, once a server serves
         # whose lines have levels, in a line without one.
         plain = not line.level and self.start.ready and story.quiet
@@ -257,14 +247,17 @@ class _Teller:
         firm = level not in QUIET and line.level not in QUIET
         if line.level == "LOG" and raised is None and not read.above:
             firm = False  # a logger that prints no levels, informing or warning: what it raises is a traceback
+        passing = firm and raised is None and not read.above and survived.passing(own)
+        firm = firm and not passing
         if raised is not None and firm:
             start.keep(start.raised, raised)
-        if follows:
+        killed = bool(start.died) and survived.killed(own)  # by the engine itself
+        if follows or killed:
             start.keep(start.follows, line)
-        hits = shows(own, read.above, self.seen)
+        hits = () if killed else shows(own, read.above, self.seen)
         if hits:
             of = raised or _goes_on(start, line)
-            start.keep(start.found, Found(hits, line, of, firm and not hits[0].signature.weak))
+            start.keep(start.found, Found(hits, line, of, firm and not hits[0].signature.weak, passing))
         elif firm and (line.level in ("ERROR", "CRITICAL") or raised is not None) and HEADER not in line.text:
             start.keep(start.errors, line)
 

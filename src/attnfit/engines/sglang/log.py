@@ -95,15 +95,20 @@ LOG = LogWords(
     ),
     starts=(_ARGS,),
     ready=("The server is fired up and ready to roll",),
+    goes_on=(
+        "Load weight begin", "Load weight end", "Memory pool end", "Capture cuda graph begin", "Capture cuda graph end",
+    ),
     at_work=("gen throughput (token/s):",),
     died=(
         "Scheduler hit an exception", "Received sigquit from a child process", "scheduler is dead",
         "Initialization failed. warmup error", "TokenizerManager hit an exception",
-        "DetokenizerManager hit an exception",        "DataParallelController hit an exception",
+        "DetokenizerManager hit an exception", "DataParallelController hit an exception",
+        "Triggering SIGQUIT for cleanup",
     ),
     follows=(
         "Received sigquit from a child process", "scheduler is dead", "Initialization failed. warmup error",
-        "Please check if there are relevant logs there", "Exit code: -", "Exit code: 1",
+        "Triggering SIGQUIT for cleanup", "Please check if there are relevant logs there",
+        "Exit code: -", "Exit code: 1",
     ),
     frames=("/sglang/", "/sgl_kernel/"),
     traces=("sglang", "SGLang", "SGLANG_", "ServerArgs("),

@@ -117,6 +117,10 @@ LOG = LogWords(
     ),
     starts=("non-default args:", "API server version"),
     ready=("Application startup complete", "Starting vLLM API server", "Starting vLLM server on"),
+    goes_on=(
+        "Starting to load model", "Loading weights took", "Model loading took", "Available KV cache memory",
+        "KV cache size", "Graph capturing finished", "init engine (profile",
+    ),
     at_work=("Avg generation throughput:",),
     died=(
         "EngineCore failed to start", "WorkerProc failed to start", "EngineCore encountered a fatal error",
