@@ -8,8 +8,11 @@ Figures = Mapping[str, str]
 
 
 def divisor(found: Figures) -> Figures:
-    """`fits`: the largest power of two up to `size` that divides `heads`: what else must be divided (KV heads, blocks of
-    the weights, a vision tower) is one, or a multiple of one, in nearly every model, and no line says it."""
+    """`fits`: the largest power of two up to `size` that divides `heads`.
+
+    KV heads, blocks of the weights and a vision tower must be divided too. No line says them, and most are powers of
+    two, or multiples of one.
+    """
     heads, size = int(found.get("heads", 0)), int(found.get("size", 0))
     if not 0 < size < 1 << 16 or heads <= 0:
         return {}

@@ -69,9 +69,10 @@ def facts(text: str) -> Mapping[str, Any]:
 
 
 def command(args: Mapping[str, Any]) -> list[str] | None:
-    """`vllm serve` with the arguments that the log prints as not the default."""
+    """`vllm serve` with the arguments that the log prints as not the default; None for those of a script."""
     model = args.get("model_tag") or args.get("model")
-    if not isinstance(model, str):
+    script = args.get("disable_log_stats") is True and "model_tag" not in args  # LLM() sets it (entrypoints/llm.py)
+    if not isinstance(model, str) or script:
         return None
     words = ["vllm", "serve", model]
     for name, value in args.items():
@@ -125,14 +126,15 @@ LOG = LogWords(
     died=(
         "EngineCore failed to start", "WorkerProc failed to start", "EngineCore encountered a fatal error",
         "EngineDeadError", "Engine core initialization failed", "died unexpectedly, shutting down",
-        "WorkerProc hit an exception", "Engine process failed to start", "EngineCore hit an exception",
-        "Worker failed with error",
+        "died unexpectedly (exit code", "WorkerProc hit an exception", "Engine process failed to start",
+        "EngineCore hit an exception", "Worker failed with error",
     ),
     follows=(
         "See root cause above", "See stack trace", "see stack trace", "Engine core initialization failed",
         "WorkerProc initialization failed", "EngineDeadError", "Engine process failed to start", "died unexpectedly",
         "EngineCore encountered an issue", "Executor failed", "cancelled by", "EngineCore failed to start",
         "WorkerProc failed to start", "Parent process exited",
+        "RuntimeError: cancelled",  # a queue that is shut down (shm_broadcast.py of 0.12.0 to 0.33.0 raises it for that)
     ),
     frames=("/vllm/", "vllm_flash_attn"),
     traces=("vllm", "VLLM_", "vLLM", "EngineCore", "AttentionSelectorConfig", "non-default args:"),

@@ -53,7 +53,8 @@ def spelt(edit: Edit, release: str | None) -> Edit | str:
 
 
 def nearest(release: str | None) -> tuple[str, bool]:
-    """The release whose table of flags is meant, the newest that is not newer; whether it is older than all."""
+    """The release whose table of flags is meant: that of the same minor, else the newest that is not newer; whether
+    the release is older than all."""
     from packaging.version import InvalidVersion, Version
 
     known = known_releases()
@@ -61,8 +62,9 @@ def nearest(release: str | None) -> tuple[str, bool]:
         version = Version(release or known[-1])
     except InvalidVersion:
         return known[-1], False
-    found = next((name for name in reversed(known) if Version(name) <= version), None)
-    return found or known[0], found is None and Version(version.base_version) < Version(known[0])
+    same = [name for name in known if Version(name).release[:2] == version.release[:2]]
+    before = [name for name in known if Version(name) <= version]
+    return (same or before or known[:1])[-1], not (same or before)
 
 
 def _unread(name: str, release: str | None) -> bool:
