@@ -328,6 +328,7 @@ def test_noise_anywhere_in_a_log_never_shows_another_kind(name: str, noise: list
 
 @given(st.sampled_from(sorted(LOGS)), st.floats(0, 1), st.sampled_from(BREAKS))
 @example("gptoss-mixed-2080ti-3090", 0.0625, b"\r")
+@example("dsr1-nvfp4-sm120-regression", 0.46875, b"\r")
 @settings(max_examples=80, deadline=None)
 def test_a_line_broken_in_two_is_at_worst_a_line_that_is_not_there(name: str, place: float, what: bytes) -> None:
     """Where the line that tells two causes apart is cut, only the rest of the log can be judged."""

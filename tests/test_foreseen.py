@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import attnfit
 from attnfit.api import check
@@ -16,7 +18,7 @@ from attnfit.engines.sglang.hazards import _PREDICATES
 from attnfit.engines.sglang.hazards import table as sglang_table
 from attnfit.engines.vllm.flags.table import known_releases, load_table
 from attnfit.engines.vllm.foreseen import WHEN
-from attnfit.engines.vllm.foreseen.variables import INSTEAD, table
+from attnfit.engines.vllm.foreseen.variables import EARLIER, INSTEAD, table, unread
 from attnfit.gpus import ptxas
 from attnfit.hazards import catalogue, find
 from attnfit.hazards.words import remedy_line
@@ -210,6 +212,32 @@ def test_a_variable_that_the_release_does_not_read_does_nothing(at: dict[str, st
     assert (report.verdict, report.may_break) == ("passes", False)
     kept = launch(at["Qwen__Qwen3-8B"], "h100", "0.14.1", "VLLM_FLASH_ATTN_VERSION=3")
     assert not [hazard for hazard in kept.launch.hazards if hazard.code == "unread-variable"]
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_a_variable_of_older_releases_is_said_to_be_gone_and_no_other_is_offered(at: dict[str, str], name: str) -> None:
+    assert name not in table().variables
+    (said,) = unread("0.33.0", {name: "1"})
+    assert "releases before 0.12.0 did" in said.text
+    assert "did you mean" not in said.text
+
+
+@pytest.mark.parametrize("name", ["VLLM_MODEL", "VLLM_USE_CUDA", "VLLM_SPMD", "VLLM_XLA_USE_SPM", "VLLM_ROCM_USE_AITE"])
+def test_a_variable_is_offered_only_where_an_nvidia_user_can_mean_it(name: str) -> None:
+    (said,) = unread("0.33.0", {name: "1"})
+    assert "did you mean" not in said.text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(table().variables)), st.integers(6, 60))
+def test_a_letter_left_out_of_a_variable_is_found_again_but_for_other_hardware(name: str, at: int) -> None:
+    if len(name) < 20 or at >= len(name) or "0.33.0" not in _within(name):
+        return
+    found = list(unread("0.33.0", {name[:at] + name[at + 1 :]: "1"}))
+    if found and set(name.split("_")) & {"TPU", "XLA", "ROCM", "AITER", "CPU", "XPU"}:
+        assert repr(name) not in found[0].text
+    elif found and "no such variable, nor" in found[0].text:
+        assert "did you mean 'VLLM_" in found[0].text
 
 
 def test_what_took_a_variable_s_place_is_a_flag_of_the_releases_after_it() -> None:

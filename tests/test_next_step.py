@@ -6,12 +6,15 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from attnfit import check, cli
 from attnfit.core import Report
+from attnfit.engines.vllm.flags.table import load_table
+from attnfit.engines.vllm.moves_flags import Flags
 from attnfit.inputs.command import parse_command
 from attnfit.inputs.rewrite import rewrite
 
@@ -219,3 +222,11 @@ def test_a_variable_is_written_where_the_command_holds_it(command: str, value: s
         parsed = parse_command(given)
         words = rewrite(parsed, parsed.argv, {"X": value})
         assert (None if words is None else " ".join(words)) == written
+
+
+@pytest.mark.parametrize("release", ["0.12.0", "0.19.1", "0.33.0"])
+def test_what_dropping_a_flag_gives_up_is_said_by_the_flag_that_was_given(release: str) -> None:
+    flags = Flags(SimpleNamespace(argv=(), book=release))  # type: ignore[arg-type]
+    for flag in load_table(release).flags:
+        for option in flag.options:
+            assert (flags.whole(option) in flag.negative) is (option in flag.negative)

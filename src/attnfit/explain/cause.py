@@ -8,16 +8,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnfit.explain import when
 from attnfit.explain.cure import Launch, Way, launch_of, ways
 from attnfit.explain.said import shows
 from attnfit.explain.story import EXCERPT, QUIET, Found, Start, Story
-from attnfit.hazards import Record
+from attnfit.explain.whose import NOBODY_S, other_program
+from attnfit.hazards import Record, find
 from attnfit.inputs.command import parse_command
 from attnfit.inputs.log import Line
 from attnfit.inputs.log.tracebacks import Raised
 
 _BEGINS = re.compile(r"\s*(?:File \"|Traceback|\[|\(|(?:\w+\.)*\w*(?:Error|Exception)\b)")  # something else
-_NOBODY_S = "nothing in it was written by an engine that is known"
 
 Verdict = Literal["cause found", "cause unknown", "no failure", "no end", "no log of an engine", "empty"]
 EXIT = {"cause found": 0, "no failure": 0}  # everything else: 3, none found
@@ -85,7 +86,7 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
     about: dict[str, Any] = {"facts": facts, "starts": len(starts), "lines": story.last}
     if not story.lines or not story.last:
         return Answer(verdict="empty", why="the log holds nothing that can be read", notes=tuple(notes), **about)
-    if other := _other_program(story):
+    if other := other_program(story):
         return Answer(verdict="no log of an engine", why=other, notes=tuple(notes), **about)
     if given is not None and engine not in ("", given.engine):
         notes.append(
@@ -114,7 +115,7 @@ def explain(stories: Sequence[Story], command: Sequence[str] | str = (), cut: st
         )
     unknown = _unknown(start)
     if unknown is None and not (story.ours or story.mentions):
-        return Answer(verdict="no log of an engine", why=_NOBODY_S, notes=tuple(notes), **about)
+        return Answer(verdict="no log of an engine", why=NOBODY_S, notes=tuple(notes), **about)
     why = "no hazard is known that prints this" if unknown else "it ended, and what ended it is not in the log"
     return Answer(verdict="cause unknown", unknown=unknown, why=why, follows=follows, notes=tuple(notes), **about)
 
@@ -125,19 +126,6 @@ def _rank(story: Story) -> tuple[bool, ...]:
     failed = any(_failed(start, story) for start in story.starts) and not story.starts[-1].ready
     failed |= bool(story.starts[-1].died)
     return not (engine and failed), not engine, not any(_failed(start, story) for start in story.starts)
-
-
-def _other_program(story: Story) -> str:
-    """Why the log is none of an engine's; "" where it is one, or may be an excerpt of one."""
-    begun = any(start.begun for start in story.starts)
-    if story.program and (not story.ours or (story.program in ("pytest", "pip") and not begun)):
-        return f"this is a log of {story.program}, not of an engine that is known here"
-    if story.foreign and not story.ours:
-        return f"this is a log of a program of its own ({story.foreign[0]}), not of an engine that is known here"
-    ready = any(start.ready for start in story.starts)
-    if not story.ours and not story.mentions and not ready and story.lines > EXCERPT:
-        return _NOBODY_S
-    return ""
 
 
 def _failed(start: Start, story: Story) -> bool:
@@ -157,7 +145,7 @@ def _alone(found: Found, story: Story) -> bool:
 
 
 def _first(start: Start, story: Story) -> Found | None:
-    firm = next((found for found in start.found if found.firm and not _after(found, start)), None)
+    firm = when.first([found for found in start.found if found.firm and not _after(found, start)])
     if firm is not None:
         return firm
     weak = next((found for found in _excerpt(start, story) if found.passing or found.hits[0].signature.weak), None)
@@ -200,7 +188,10 @@ def _cause(first: Found, engine: str, start: Start, notes: list[str]) -> Cause:
     sure: str = "likely" if hit.signature.likely else hit.record.how_sure
     raised = first.raised
     number = raised.number if raised is not None else first.line.number
-    before = next((r for r in start.raised if r.number < number and not _said_of(r, start)), None)
+    known = {found.line.number for found in start.found}
+    before = next(
+        (r for r in start.raised if r.number < number and r.number not in known and not _said_of(r, start)), None
+    )
     if before is not None and not (raised is not None and raised.link):
         sure = "likely"
         notes.append(f"line {before.number} raised {before.type} before; no hazard is known that prints it")
@@ -260,7 +251,7 @@ def _nothing(story: Story, notes: list[str], about: dict[str, Any]) -> Answer:
     if last.ready:
         return Answer(verdict="no failure", why="the server came up and serves", notes=tuple(notes), **about)
     if not (story.ours or story.mentions) and not last.begun:
-        return Answer(verdict="no log of an engine", why=_NOBODY_S, notes=tuple(notes), **about)
+        return Answer(verdict="no log of an engine", why=NOBODY_S, notes=tuple(notes), **about)
     why = "no failure in this log: it ends before the server says that it is ready"
     if story.open_tracebacks:
         why = "the log ends in the middle of a traceback; what was raised is not in it"
@@ -282,10 +273,17 @@ def _of_starts(story: Story, at: int | None) -> list[str]:
         return []
     same = sum(_shown(start, story) == _shown(starts[at], story) for start in failed)
     alike = "all in the same way" if same == len(failed) else f"{same} of them in this way"
-    return [f"{len(failed)} of {len(starts)} starts in this log failed, {alike}; this is number {at + 1}"]
+    notes = [f"{len(failed)} of {len(starts)} starts in this log failed, {alike}; this is number {at + 1}"]
+    if (shown := _shown(failed[0], story)) not in ("", _shown(starts[at], story)):
+        notes.append(
+            f"the first that failed, number {starts.index(failed[0]) + 1} (line {failed[0].found[0].line.number}), "
+            f"did by {shown} {find(shown).kind}; what failed later may come of it (attnfit explain {shown})"
+        )
+    return notes
 
 
 def _shown(start: Start, story: Story) -> str:
     """The record that a start shows first; "" where it shows none."""
     engine = start.engine or story.engine
-    return next((found.hit(engine).record.id for found in start.found if found.firm), "")
+    found = when.first([found for found in start.found if found.firm and not _after(found, start)])
+    return found.hit(engine).record.id if found is not None else ""

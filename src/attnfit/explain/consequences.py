@@ -19,6 +19,8 @@ FOLLOWS = (
 )  # fmt: skip
 
 _PROGRAMS = {
+    "git": r"commit [0-9a-f]{40}(?: \(.*\))?$|Author: [^<>]{1,80} <[^<>]*@[^<>]*>$|diff --git a/",
+    "a client of a server": r"(?:litellm|openai|langchain\w*|httpx)\.[\w.]*(?:Error|Exception)\b",
     "pytest": r"=+ test session starts =+$",
     "a web server": r'[\d.a-f:]+ - \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:[\d:]+ [+-]\d{4}\] "[A-Z]+ ',
     "nginx": r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[(?:error|notice|warn|crit|alert)\] \d+#\d+:",
@@ -48,7 +50,8 @@ RESTARTED_MARK = b"Scheduled restart job"
 _RESTARTED = re.compile(r"systemd\[1\]: .*(?:Scheduled restart job|Start(?:ed|ing) )|: Scheduled restart job")
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|^<|/lib64/python3|\.deps/")
 _APPLICATION = re.compile(
-    r"(?:site|dist)-packages/(?:axolotl|trl|diffusers|accelerate|lightning|pytorch_lightning|deepspeed|unsloth|unsloth_zoo"
+    r"(?:site|dist)-packages/(?:litellm|openai|langchain\w*|llama_index|open_webui|smolagents|crewai|dspy)\b"
+    r"|(?:site|dist)-packages/(?:axolotl|trl|diffusers|accelerate|lightning|pytorch_lightning|deepspeed|unsloth|unsloth_zoo"
     r"|lmdeploy|tensorrt_llm|text_generation_server|ultralytics|whisper|faster_whisper|exllamav[23]|llama_cpp|mlc_llm|peft"
     r"|gradio|transformers/trainer\.py|torchtune|open_clip|TTS)\b"
 )

@@ -101,6 +101,7 @@ class Story:
     facts: dict[str, Any] = field(default_factory=dict)  # of all starts
     foreign: list[str] = field(default_factory=list)  # source files of nobody's package
     ours: int = 0  # lines that only an engine writes
+    own: int = 0  # lines in the form of an engine's logger, which is hardly another's
     mentions: int = 0  # lines that hold an engine's name, or look like its logger's
     quiet: int = 0  # lines of a logger that only inform
     few: list[Line] = field(default_factory=list)  # the first ones
@@ -173,7 +174,8 @@ class _Teller:
             return
         what = what or said(text)
         story.quiet += line.level in QUIET
-        story.mentions += line.own and (line.level != "LOG" or bool(line.worker))  # a form that is hardly another's
+        own_form = line.own and (line.level != "LOG" or bool(line.worker))
+        story.mentions, story.own = story.mentions + own_form, story.own + own_form
         story.program = story.program or what.program
         if what.restarted and (self.start.raised or self.start.found or self.start.died):
             self._again(line)

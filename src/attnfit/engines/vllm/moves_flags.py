@@ -89,7 +89,8 @@ class Flags:
         flag = self.options.get(name) or self.options.get(name.partition(".")[0])
         if flag is None or "." in name:
             return name
-        return max((each for each in flag.options if each not in flag.negative), key=len)
+        no = name in flag.negative  # one that says no stays one
+        return max((each for each in flag.options if (each in flag.negative) is no), key=len)
 
     def span_of(self, *spellings: str) -> range | None:
         return next((span for span in self.spans if name_of(self.argv[span.start]) in spellings), None)

@@ -5,6 +5,7 @@ variables.json has every VLLM_* name of the releases' own files (`proofs/vllm_su
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,6 @@ import msgspec
 from packaging.version import Version
 
 from attnfit.core import Hazard
-from attnfit.errors import did_you_mean
 
 TABLE = Path(__file__).with_name("variables.json")
 SAID = ("VLLM_ATTENTION_BACKEND",)  # launch/forced.py has a note of its own
@@ -34,6 +34,15 @@ INSTEAD = {  # the flag that took its place, looked up in the newer releases' ow
     "VLLM_MXFP4_USE_MARLIN": "--moe-backend marlin",
 }
 
+# Read up to some release before the first of the table: vllm/envs.py at commit 001f69f8b52e, of 2025.
+EARLIER = (
+    "VLLM_USE_V1", "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_FLASHINFER_FORCE_TENSOR_CORES", "VLLM_USE_RAY_SPMD_WORKER",
+    "VLLM_USE_RAY_COMPILED_DAG", "VLLM_LOGITS_PROCESSOR_THREADS", "VLLM_NO_DEPRECATION_WARNING",
+    "VLLM_V0_USE_OUTLINES_CACHE",
+)  # fmt: skip
+_OTHERS_S = {"TPU", "XLA", "ROCM", "AITER", "CPU", "XPU", "HPU", "NEURON", "SPYRE"}  # hardware that is not NVIDIA's
+_LEAST = 0.85  # of two names without VLLM_, how alike: a letter or two in a name of ten
+
 
 class _Table(msgspec.Struct):
     releases: list[str]
@@ -53,8 +62,10 @@ def unread(release: str, variables: Mapping[str, str]) -> Iterator[Hazard]:
     known = table().variables
     for name in given:
         text = f"{name} does nothing: vLLM {release} reads no such variable"
-        if name not in known:
-            near = did_you_mean(name, [n for n, span in known.items() if _within(release, span)])
+        if name in EARLIER:
+            yield Hazard("unread-variable", f"{text}; releases before {table().releases[0]} did", flag=name)
+        elif name not in known:
+            near = _near(name, [n for n, span in known.items() if _within(release, span)])
             yield Hazard("unread-variable", f"{text}, nor does any release known here{near}", flag=name)
         elif not _within(release, known[name]):
             first, last = known[name]
@@ -62,6 +73,13 @@ def unread(release: str, variables: Mapping[str, str]) -> Iterator[Hazard]:
             then = f"; {last} was the last to" if gone else f"; {first} is the first to"
             instead = f", say {INSTEAD[name]}" if gone and name in INSTEAD else ""
             yield Hazard("unread-variable", f"{text}{then}{instead}", "vllm/envs.py", name)
+
+
+def _near(name: str, valid: list[str]) -> str:
+    """`; did you mean 'x'?` of a variable that an NVIDIA GPU's user may mean, or an empty string."""
+    words = {each.removeprefix("VLLM_"): each for each in valid if not _OTHERS_S & set(each.split("_"))}
+    close = difflib.get_close_matches(name.removeprefix("VLLM_"), words, n=1, cutoff=_LEAST)
+    return f"; did you mean {words[close[0]]!r}?" if close else ""
 
 
 def _within(release: str, span: tuple[str, str]) -> bool:
