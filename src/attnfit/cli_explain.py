@@ -20,7 +20,7 @@ _ID = re.compile(r"(?i)AF-?(\d{3})")
     epilog="Exit codes: 0 cause found, or no failure; 2 usage or internal error; 3 no cause found.",
 )
 @click.argument("log")
-@click.option("--gpu", envvar="ATTNFIT_GPU", help="The GPU, where the log does not name it.")
+@click.option("--gpu", help="The GPU, where the log does not name it, for checking the corrected commands.")
 @click.option("-n", "count", type=int, help="How many GPUs.")
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON (docs/json.md).")
 @click.option("--quiet", is_flag=True, help="Only the line that begins `Cause`.")

@@ -52,12 +52,12 @@ class _Change:
     def made(self, value: str | None) -> tuple[str, ...]:
         """The words with the setting at that value, None: without it."""
         places = [place for span in self.flags.spans if (place := self._place(span)) is not None]
-        kept = None if value is None else places[-1] if places else None
         words = self.words
-        for place in reversed(places):
-            put = self._put(place, value) if place is kept else self._left(place)
+        for number, place in reversed([*enumerate(places, 1)]):
+            last = value is not None and number == len(places)  # of several the last counts
+            put = self._put(place, value) if last else self._left(place)
             words = (*words[: place.span.start], *put, *words[place.span.stop :])
-        if value is None or kept is not None:
+        if value is None or places:
             return words
         group = next((p for span in reversed(self.flags.spans) if (p := self._json(span)) is not None), None)
         if group is not None and self.option is None:
