@@ -93,3 +93,28 @@ def test_a_path_with_backslashes_is_read_without_a_word_of_python() -> None:
         warnings.simplefilter("always")
         assert literal(r"{'model': 'D:\models\q'}") == {"model": r"D:\models\q"}
     assert said == []
+
+
+# ---- an end without a word ------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_without_a_word_is_named_and_not_what_waits_for_it() -> None:
+    """As vLLM 0.32.0 prints it: the engine shuts the queue to the dead worker, which raises in who reads from it."""
+    died = "Worker proc VllmWorker-0 died unexpectedly (exit code: -11), shutting down executor."
+    head = "(EngineCore pid=9) ERROR 11-30 12:00:09 [core.py:1140]"
+    found = answer(
+        "(APIServer pid=1) INFO 11-30 12:00:00 [utils.py:233] non-default args: {'model_tag': 'org/model'}\n"
+        "(APIServer pid=1) INFO:     Application startup complete.\n"
+        f"(EngineCore pid=9) ERROR 11-30 12:00:09 [multiproc_executor.py:315] {died}\n"
+        f"{head} EngineCore encountered a fatal error.\n"
+        f"{head} Traceback (most recent call last):\n"
+        f'{head}   File "/usr/lib/python3/dist-packages/vllm/v1/engine/core.py", line 1131, in run_engine_core\n'
+        f"{head}     engine_core.run_busy_loop()\n"
+        f'{head}   File "/usr/lib/python3/dist-packages/vllm/distributed/shm_broadcast.py", line 867, in acquire_read\n'
+        f'{head}     raise RuntimeError("cancelled")\n'
+        f"{head} RuntimeError: cancelled\n"
+        "(APIServer pid=1) ERROR 11-30 12:00:10 [async_llm.py:708] vllm.v1.engine.exceptions.EngineDeadError: "
+        "EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+    )
+    assert found.unknown is not None
+    assert (found.unknown.chain, found.unknown.earliest) == ((), died)

@@ -134,7 +134,7 @@ LOG = LogWords(
         "WorkerProc initialization failed", "EngineDeadError", "Engine process failed to start", "died unexpectedly",
         "EngineCore encountered an issue", "Executor failed", "cancelled by", "EngineCore failed to start",
         "WorkerProc failed to start", "Parent process exited",
-        "RuntimeError: cancelled",  # a queue that is shut down (shm_broadcast.py of 0.12.0 to 0.33.0 raises it for that)
+        "RuntimeError: cancelled",  # a queue that is shut down: shm_broadcast.py of 0.12.0 to 0.33.0
     ),
     frames=("/vllm/", "vllm_flash_attn"),
     traces=("vllm", "VLLM_", "vLLM", "EngineCore", "AttentionSelectorConfig", "non-default args:"),
