@@ -299,3 +299,36 @@ def test_a_config_class_that_insists_on_a_window_refuses_to_lose_it(tmp_path: Pa
     report = ask(words, "h200", 8, "vllm==0.33.0", planned=True)
     assert "Field 'sliding_window' expected int, got NoneType" in (report.launch.error or "")
     assert report.steps[0].argv == tuple(words[:-1])
+
+
+# ---- what an offer says of itself ------------------------------------------------------------------------------------
+
+
+def test_an_offer_is_never_named_and_priced_by_a_part_that_it_no_longer_has() -> None:
+    """Of our backend with another KV cache only the KV cache is left: that is no plug-in, and dropped already."""
+    words = ["vllm", "serve", GLM, "-tp", "4", "--kv-cache-dtype", "nvfp4"]
+    report = check(words, gpu="rtx-5090", count=4, engine="vllm==0.33.0")
+    assert report.steps[0].argv == tuple(words[:-2])
+    for step in report.steps:
+        ours = bool(step.installs) or any("attnfit" in change.name.lower() for change in step.changes)
+        assert ("plugin" in step.kind, "ours was compiled" in step.gives_up) == (ours, ours), step.text
+    assert sum(not step.installs for step in report.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "where", "lost"),
+    [
+        ("Qwen__Qwen3-8B", ["--kv-cache-dtype", "fp8_e4m3"], ("v100", 1),
+         "room: the KV cache is held in float16 instead of fp8_e4m3"),
+        ("Qwen__Qwen2.5-VL-7B-Instruct", ["-tp", "8"], ("l40s", 8), "GPUs: the model is divided among 4 instead of 8"),
+        ("Qwen__Qwen2.5-VL-7B-Instruct", ["-tp", "3"], ("l40s", 3), "GPUs: the model is divided among 2 instead of 3"),
+    ],
+)  # fmt: skip
+def test_what_an_offer_loses_is_said_whatever_flag_it_changes(
+    model: str, flags: list[str], where: tuple[str, int], lost: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()[model]["config"]), "utf-8")
+    report = ask(["vllm", "serve", str(tmp_path), *flags], *where, "vllm==0.33.0", planned=True)
+    assert report.steps[0].gives_up == lost
+    whole = [step for step in report.steps if "--pipeline-parallel-size" in (step.argv or ())]
+    assert not any("divided among" in step.gives_up for step in whole), "as many GPUs, one behind the other"

@@ -15,8 +15,9 @@ from attnfit.engines import ENGINES, Common, Cost, Engine, Move, Weights, distri
 from attnfit.gpus import catalogue
 from attnfit.plan.changes import successors
 from attnfit.plan.edits import Origin, Part, parts_of, start, with_parts
+from attnfit.plan.given_up import changed
 from attnfit.plan.judge import Judge, Outcome
-from attnfit.plan.offers import changed, then
+from attnfit.plan.offers import then
 from attnfit.plan.search import Found, Searched, minimal
 
 MOST_RELEASES, MOST_THERE = 24, 1  # releases looked at; changes of each class that are tried in each

@@ -8,6 +8,7 @@ from attnfit.core import FlagChange, Launch, Step
 from attnfit.engines import Cost, Move, distribution_of
 from attnfit.inputs.secrets import hide
 from attnfit.plan.edits import Origin, Part, with_parts
+from attnfit.plan.given_up import given_up
 from attnfit.plan.judge import Outcome
 from attnfit.plan.search import Found
 
@@ -46,14 +47,13 @@ def step_of(origin: Origin, before: Launch, found: Found, render: Render) -> Ste
     words = render(Move("", request.argv, variables=variables, release=release))
     if words is None:
         return None
-    launch = found.outcome.launch
     installs = " ".join(part.installs for part in found.parts if part.installs)
     if release and words == render(Move("", request.argv, variables=variables)):  # the command does not name it
         installs = " ".join(filter(None, [f"{distribution_of(origin.engine.name).name}=={release}", installs]))
     return Step(
         text="; ".join([in_words(origin, found), *then(found.outcome)]),
         argv=words,
-        gives_up="; ".join(dict.fromkeys([*_lost(found), *changed(before, launch)])),
+        gives_up="; ".join(dict.fromkeys(given_up(origin, before, found))),
         installs=installs,
         env={name: said for part in found.parts for name, said in part.env},
         kind=str(found.kind[0]),
@@ -140,15 +140,3 @@ def changes(origin: Origin, found: Found) -> Iterator[FlagChange]:
             name = (gone or come)[0].split()[0].partition("=")[0]
             old, new = (" ".join(words) if words else None for words in (gone, come))
             yield FlagChange(name, old, new, together=part in one)
-
-
-def _lost(found: Found) -> Iterator[str]:
-    for move, _ in found.moves:
-        if move.gives_up:
-            yield move.gives_up
-
-
-def changed(before: Launch, after: Launch) -> Iterator[str]:
-    """What an offer changes of the launch's numbers, whatever flag did it."""
-    if before.dtype and after.dtype and before.dtype != after.dtype:
-        yield f"activations run in {after.dtype} instead of {before.dtype}"

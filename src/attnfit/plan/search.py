@@ -117,11 +117,23 @@ def minimal(origin: Origin, judge: Judge, found: Found) -> Found:
             after = judge.ask(with_parts(origin, fewer))
             if judge.clean(after):
                 moves = tuple(
-                    (move, left) for move, own in found.moves if (left := tuple(p for p in own if p in fewer))
+                    (_reduced(origin, move, own, left), left)
+                    for move, own in found.moves
+                    if (left := tuple(p for p in own if p in fewer))
                 )
                 found, again = Found(fewer, moves, after), True
                 break
     return found
+
+
+def _reduced(origin: Origin, move: Move, own: Parts, left: Parts) -> Move:
+    """What is left of a change: at the price of its flags, where what made it dear is not among them."""
+    if left == own or any(part.installs or part.release or part.variable for part in left):
+        return move
+    flags = (piece.flag for part in left for piece in origin.pieces_of([w for words in part.put for w in words]))
+    gone = (piece.flag for part in left for piece in origin.pieces[max(part.at, 0) : part.stop])
+    cost = max((origin.engine.price(flag) for flag in (*flags, *gone) if flag), default=move.cost)
+    return move if cost >= move.cost else move._replace(cost=cost, kind="", gives_up="")
 
 
 def _children(origin: Origin, state: _State, moves: Iterator[Move], seen: set[frozenset[object]]) -> Iterator[_State]:

@@ -62,7 +62,7 @@ def visible(flags: Flags) -> Iterator[Move]:
         wide = ",".join([*ids, *(i for _, i in zip(range(need - len(ids)), free, strict=False))])
         name = "CUDA_VISIBLE_DEVICES"
         yield Move(f"{name}={wide} instead of {shown}", flags.argv, variables={name: wide}, gpus=need,
-                   cost=Cost.SPLIT, kind="visible")  # fmt: skip
+                   gives_up="the GPUs that were left to others", cost=Cost.SPLIT, kind="visible")  # fmt: skip
 
 
 def _near(flags: Flags, dest: str) -> list[int]:
