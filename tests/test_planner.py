@@ -332,3 +332,49 @@ def test_what_an_offer_loses_is_said_whatever_flag_it_changes(
     assert report.steps[0].gives_up == lost
     whole = [step for step in report.steps if "--pipeline-parallel-size" in (step.argv or ())]
     assert not any("divided among" in step.gives_up for step in whole), "as many GPUs, one behind the other"
+
+
+def test_on_fewer_gpus_than_the_sizes_ask_for_a_split_that_uses_them_is_found(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()["Qwen__Qwen2.5-VL-7B-Instruct"]["config"]), "utf-8")
+    sizes = {"-tp": 3, "--pipeline-parallel-size": 2, "--decode-context-parallel-size": 2}
+    words = ["vllm", "serve", str(tmp_path), *(str(word) for pair in sizes.items() for word in pair)]
+    report = ask(words, "l40s", 3, "vllm==0.30.0", planned=True)
+    assert list(wrong(report, words, "l40s", 3, "vllm==0.30.0")) == []
+    used = []
+    for step in report.steps:
+        argv = list(step.argv or ())
+        tp, stages, dcp = (int(argv[argv.index(name) + 1]) for name in sizes)
+        used.append(tp * stages)
+        assert dcp == 1
+    assert max(used) == 3, "as many as there are"
+    assert not report.plan.stopped_early
+    assert len({step.argv for step in report.steps}) == len(report.steps)
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "where"),
+    [
+        ("stepfun-ai__Step-3.7-Flash", ["--quantization", "awq"], ("h100", 8, "vllm==0.14.1")),
+        ("zai-org__GLM-5", ["--no-such-flag", "3"], ("rtx-3060", 1, "vllm==0.27.0")),
+        ("Qwen__Qwen3.5-122B-A10B", ["-tp", "3"], ("h200", 3, "vllm==0.13.0")),
+    ],
+)
+def test_a_refusal_without_a_cure_never_ends_without_a_reason(
+    model: str, flags: list[str], where: tuple[str, int, str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()[model]["config"]), "utf-8")
+    report = ask(["vllm", "serve", str(tmp_path), *flags], *where, planned=True)
+    assert not any(step.argv for step in report.steps)
+    assert report.plan.because
+    assert report.plan.useless
+
+
+def test_no_help_is_of_a_change_alone_and_says_how_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()["Qwen__Qwen3-8B"]["config"]), "utf-8")
+    words = ["vllm", "serve", str(tmp_path), "--dtype", "bfloat16", "--attention-backend", "FLASH_ATTN"]
+    report = ask(words, "t4", 1, "vllm==0.33.0", planned=True)
+    assert "--dtype" in report.steps[0].text
+    said = [text for text in report.plan.useless if text.startswith("another dtype")]
+    assert said
+    for text in said:
+        assert " asked alone; " in text

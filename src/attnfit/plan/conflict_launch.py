@@ -32,8 +32,9 @@ class Fact(NamedTuple):
 
 
 def because(origin: Origin, outcome: Outcome, judge: Judge) -> Iterator[str]:
-    """A chain of sentences; nothing where flags alone are at fault, or too much would have to be asked."""
-    if outcome.launch.stage in _PARSING or outcome.launch.ok is not False:
+    """A chain of sentences; nothing where flags that no parser takes alone are at fault, or too much would have to be
+    asked."""
+    if outcome.launch.ok is not False:
         return
     facts = list(_facts(origin))
     kept = list(facts)
@@ -43,11 +44,15 @@ def because(origin: Origin, outcome: Outcome, judge: Judge) -> Iterator[str]:
             kept.remove(fact)
         if judge.enough():
             return
-    if not kept:
+    if [fact.kind for fact in kept] == ["flags"] and outcome.launch.stage in _PARSING:
         return
     names, rest = [fact.name for fact in kept], [fact for fact in facts if fact not in kept]
     whatever = f", whatever the {' and the '.join(fact.kind for fact in rest)}" if rest else ""
-    if len(kept) == 1:
+    if not kept:
+        kinds = [f"the {fact.kind}" for fact in rest]
+        divided = " so divided" if "tensor parallel" in origin.engine.common(origin.request.given()).values else ""
+        yield f"nothing that was asked serves this model{divided}, whatever {', '.join(kinds[:-1])} and {kinds[-1]}"
+    elif len(kept) == 1:
         yield f"{names[0]} and this model exclude each other{whatever}"
     else:
         yield f"{', '.join(names)} and this model exclude each other{whatever}"

@@ -28,13 +28,15 @@ def steps(origin: Origin, before: Outcome, found: list[Found], render: Render) -
     offered: list[Step] = []
     kinds: set[object] = set()
     ends: set[object] = set()
+    ways: set[object] = set()
     for each in sorted(found, key=order):
         end = (each.kind, *ends_as(each.outcome.launch)) if each.kind[1] else ends_as(each.outcome.launch)
-        if each.kind in kinds or end in ends or len(offered) == MOST_STEPS:
+        if each.kind in kinds or end in ends or frozenset(each.parts) in ways or len(offered) == MOST_STEPS:
             continue
         if (step := step_of(origin, before.launch, each, render)) is not None:
             kinds.add(each.kind)
             ends.add(end)
+            ways.add(frozenset(each.parts))
             offered.append(step)
     return offered
 

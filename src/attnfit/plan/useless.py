@@ -10,10 +10,13 @@ from attnfit.plan.judge import Outcome
 
 MOST = 3
 _SAID = (  # class -> how a sentence on it begins
+    (Cost.NOTHING, "words put right, or those that do nothing dropped"),
     (Cost.BACKEND, "another backend or kernel"),
+    (Cost.GRAPHS, "other CUDA graphs or fusions"),
     (Cost.BLOCK, "another block or page size"),
     (Cost.KV_DTYPE, "another KV cache dtype"),
     (Cost.DTYPE, "another dtype"),
+    (Cost.FEATURE, "what else was asked for"),
     (Cost.SIZE, "fewer or shorter requests"),
     (Cost.SPLIT, "another split over the GPUs"),
     (Cost.DENSE, "sparse attention off"),
@@ -24,8 +27,9 @@ _SAID = (  # class -> how a sentence on it begins
 def useless(outcome: Outcome, tried: Sequence[tuple[Move, Outcome]], cheapest: int | None) -> Iterator[str]:
     """A sentence for each class of change that never helped, of those that are cheaper than the offers."""
     launch = outcome.launch
-    if len(tried) > 2 and all(after.launch.ok is False and after.launch.error == launch.error for _, after in tried):
-        yield f"anything in this command: {len(tried)} changes of it were asked, and the refusal stays the same"
+    if tried and all(after.launch.ok is False and after.launch.error == launch.error for _, after in tried):
+        number = f"{len(tried)} changes of it were" if len(tried) > 1 else "the one change of it that may help was"
+        yield f"anything in this command: {number} asked, and the refusal stays the same"
         return
     if (sentence := _backends(launch)) and (cheapest is None or cheapest > Cost.BACKEND):
         yield sentence
@@ -37,7 +41,7 @@ def useless(outcome: Outcome, tried: Sequence[tuple[Move, Outcome]], cheapest: i
         if mine and not untouched and not any(after.starts for _, after in mine):
             shown = ", ".join(move.text for move, _ in mine[:4])
             rest = f" and {len(mine) - 4} more" if len(mine) > 4 else ""
-            yield f"{name}: {shown}{rest} {'was' if len(mine) == 1 else 'were'} asked{_why(mine)}"
+            yield f"{name}: {shown}{rest} {'was' if len(mine) == 1 else 'were'} asked alone{_why(mine)}"
 
 
 def _backends(launch: Launch) -> str:
@@ -54,15 +58,15 @@ def _backends(launch: Launch) -> str:
 
 
 def _why(mine: Sequence[tuple[Move, Outcome]]) -> str:
-    """Why, where it is the same for all."""
-    ends = {
+    """How it ends, each way once."""
+    ends = [
         "it runs out of memory" if after.too_large
         else "it breaks later" if after.launch.ok
         else "what decides is not known" if after.launch.ok is None
         else f"it is refused {after.launch.when or f'at stage {after.launch.stage}'}"
         for _, after in mine
-    }  # fmt: skip
-    return f"; {ends.pop()}" if len(ends) == 1 else ""
+    ]  # fmt: skip
+    return f"; {', or '.join(dict.fromkeys(ends))}"
 
 
 def _next(cost: Cost) -> int:

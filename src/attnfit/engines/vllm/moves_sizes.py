@@ -21,6 +21,8 @@ _NEAR = 8  # sizes tried of each kind
 def sizes(flags: Flags, named: str = "") -> Iterator[Move]:
     """The sizes nearest to those given that the GPUs allow. `named`: only the kinds that this text names."""
     ways = []
+    if not named:
+        yield from _fitting(flags)
     for dest, spellings in SIZES.items():
         span = flags.span_of(*spellings)
         if (span is not None or dest in flags.values) and (not named or spellings[0] in named):
@@ -30,6 +32,32 @@ def sizes(flags: Flags, named: str = "") -> Iterator[Move]:
             )
     for group in zip_longest(*ways):  # in turns: the cure of one kind is no better than that of another
         yield from (move for move in group if move is not None)
+
+
+def _fitting(flags: Flags) -> Iterator[Move]:
+    """Where there are fewer GPUs than were asked for: splits that use as many as they can, the fewest changes first.
+
+    The KV cache is divided among no more GPUs than the heads are; where that is in the way, it is not divided.
+    """
+    there, now = flags.given.gpus, [_number(flags, dest) or 1 for dest in SIZES]
+    if there is None or now[0] * now[1] <= there:
+        return
+    ways = {(n, there // n) for n in range(1, there + 1)}
+    ways |= {(n, now[1]) for n in range(1, there // now[1] + 1)} | {(now[0], n) for n in range(1, there // now[0] + 1)}
+    split = [(n, stages, now[2]) for n, stages in ways] + [(n, stages, 1) for n, stages in ways if now[2] > 1]
+
+    def order(way: tuple[int, ...]) -> tuple[int, int, int]:
+        return (-way[0] * way[1], sum(a != b for a, b in zip(way, now, strict=True)), -way[0])
+
+    for way in sorted(split, key=order)[: 2 * _NEAR]:
+        changed = [(s, n) for s, n, old in zip(SIZES.values(), way, now, strict=True) if n != old]
+        here = flags
+        for spellings, n in changed:
+            here = Flags(here.given._replace(argv=_sized(here, spellings, n).argv))
+        text = ", ".join(f"{spellings[0]} {n}" for spellings, n in changed)
+        lost = "" if way[2] == now[2] else "room: every GPU holds its KV cache whole"
+        kind = "stages" if way[1] > now[1] else "less"
+        yield Move(text, here.argv, lost, cost=Cost.SPLIT + 3 * (len(changed) - 1), kind=kind, whole=True)
 
 
 def stages(flags: Flags) -> Iterator[Move]:
