@@ -329,6 +329,23 @@ def test_no_key_reaches_records_events_or_the_log(stage: Stage, play: Any, detac
     assert other not in written
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--kv-transfer-config", '{"kv_connector_extra_config":{"api_key":"EEsecret11","token":"EEsecret11"}}'],
+        ["--hf-overrides", '{"text_config":{"password":"EEsecret11"}}'],
+        ["--middleware", "x?api_key=EEsecret11"],
+    ],
+)
+def test_no_key_inside_a_value_reaches_records_or_their_list(stage: Stage, play: Any, words: list[str]) -> None:
+    stage.scenes({"do": [BEGIN, ["exit", 3]]})
+    run = play(launch=[*stage.launch, *words])
+    assert run.wait() == 1
+    listed = [stage.attnfit("runs", *more).stdout for more in ((), ("--json",), ("show", stage.runs()[0]["id"]))]
+    assert all(words[0] in text for text in listed)
+    assert "EEsecret11" not in "".join(listed) + stage.everything_written()
+
+
 def test_a_full_disk_costs_the_record_and_nothing_else(stage: Stage, play: Any) -> None:
     stage.scenes({"do": SERVES})
     (stage.state).write_text("a file where a folder should be")

@@ -43,6 +43,12 @@ class Launch:
         return tuple(hide(self.words))
 
     @property
+    def kept(self) -> tuple[str, ...]:
+        """As it may be written down and printed: also what only looks like a secret stands as a name. `shown` can be
+        put back, this cannot."""
+        return tuple(self.clean(word) for word in self.shown)
+
+    @property
     def engine(self) -> str:
         return self.command.engine
 

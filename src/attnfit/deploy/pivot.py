@@ -117,7 +117,7 @@ class _Runner:
             return self.dry() if code is None else code
         me = os.getpid()
         run = Run(
-            id=records.new_id(), engine=self.launch.engine, started=time.time(), command=self.launch.shown,
+            id=records.new_id(), engine=self.launch.engine, started=time.time(), command=self.launch.kept,
             detached=self.wishes.detach, attnfit=(me, tree.created(me)),
         )  # fmt: skip
         self.book = Book(run)
@@ -144,7 +144,7 @@ class _Runner:
     def attempt(self) -> Ended:
         self.number += 1
         address, run = self.address, self.book.run
-        mine = Attempt(command=self.launch.shown, started=time.time())
+        mine = Attempt(command=self.launch.kept, started=time.time())
         self.launch.env[records.MARK] = run.id
         run.attempts = [*run.attempts[1 - MOST_ATTEMPTS :], mine]
         run.url = "" if address.nothing else address.url
@@ -205,7 +205,7 @@ class _Runner:
         elif ended.trouble:
             mine.cause = self.launch.clean(ended.trouble)
         elif answer is not None:
-            mine.cause = answer.why
+            mine.cause = self.launch.clean(answer.why)
             if (unknown := answer.unknown) is not None:
                 mine.line = self.launch.clean("; then ".join(unknown.chain) or unknown.earliest)[:400]
             elif killed := _signal_name(ended.code):
