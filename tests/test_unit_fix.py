@@ -217,6 +217,14 @@ def test_written_and_undone_it_is_as_before(service: Service) -> None:
     assert "nothing to undo" in nothing.stderr
 
 
+def test_a_line_that_systemd_passes_over_is_a_warning_and_stops_nothing(service: Service) -> None:
+    service.unit.write_text(service.unit.read_text() + "RestartSec 5\n")
+    for words in (("show",), ("write", *GPU, "--dry-run"), ("write", *GPU, "--yes"), ("undo", "--yes")):
+        done = service.stage.attnfit("unit", words[0], NAME, "--user", *words[1:])
+        assert done.returncode == 0, done.stderr
+        assert f"warning: {service.unit}:9 has no '='" in done.stderr
+
+
 def test_a_drop_in_that_somebody_changed_is_not_overwritten_by_undo(service: Service) -> None:
     service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes")
     service.dropin.write_text(service.dropin.read_text() + "Nice=5\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -147,7 +148,6 @@ BAD_FILES: dict[bytes, str] = {
     b"ExecStart=/bin/x\n": "before any section",
     b"[Service\nExecStart=/bin/x\n": "section header",
     b"[Service]\nType=simple\n": "no ExecStart=",
-    b"[Service]\nEnvironment=1A=b\nExecStart=/bin/x\n": "NAME=VALUE",
 }
 
 
@@ -155,6 +155,25 @@ BAD_FILES: dict[bytes, str] = {
 def test_a_bad_file_is_one_error(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=BAD_FILES[data]):
         read_unit("x", root=image(tmp_path, {"x.service": data}))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("API_KEY sk-1\n", r"/x\.service:2 has no '='"), ("Environment=1A=b AB C=d\n", "x.service:2: a word"),
+     ("EnvironmentFile=rel\n", "no absolute path")],
+)  # fmt: skip
+def test_what_systemd_passes_over_is_a_warning_and_the_rest_is_read(text: str, says: str, tmp_path: Path) -> None:
+    found = unit(tmp_path, f"{text}ExecStart=/bin/x ${{C}}\n")
+    assert [arg.raw for arg in found.execs[0].args] == ["${C}"]
+    assert re.search(says, found.notes[0])
+    assert "sk-1" not in "".join(found.notes)
+    assert found.variables.values.get("C") == ("d" if "C=d" in text else None)
+
+
+def test_a_setting_before_any_section_is_passed_over(tmp_path: Path) -> None:
+    found = read_unit("x", root=image(tmp_path, {"x.service": "User=a\n[Service]\nExecStart=/bin/x\n"}))
+    assert found.runs_as is None
+    assert "before any section" in found.notes[0]
 
 
 @pytest.mark.parametrize("name", ["a/b.service", "x.socket", "x@.service", "a b", "x" * 300, ""])

@@ -30,10 +30,9 @@ def _common(command: Any) -> Any:
 @click.pass_context
 def show(ctx: click.Context, /, name: str, user: bool, root: Path | None, as_json: bool) -> None:
     """Show a unit's files and drop-ins, its variables, and what it starts, as systemd reads them."""
-    from attnfit.inputs.units import read_unit
     from attnfit.report import unit as report
 
-    unit = read_unit(name, user=user, root=root)
+    unit = talk.read(name, user=user, root=root)
     state = talk.state(unit)
     text = report.dump(report.as_dict(unit, state)) if as_json else report.render(unit, state)
     talk.say(ctx, text, unit)
@@ -50,12 +49,11 @@ def check(
 ) -> None:
     """Check what a unit starts, as `attnfit check` does."""
     from attnfit.deploy.unitplan import judge
-    from attnfit.inputs.units import read_unit
     from attnfit.inputs.units.launch import server_of
 
     if as_json and quiet:
         raise UsageError("--json and --quiet each say what to print; give one of them")
-    unit = read_unit(name, user=user, root=root)
+    unit = talk.read(name, user=user, root=root)
     launch = server_of(unit)
     report = judge(unit, _asked(options), launch)
     talk.answer(ctx, unit, report, launch.notes, as_json=as_json, quiet=quiet)
@@ -74,9 +72,8 @@ def write(
 ) -> None:
     """Write a drop-in with the command that would start, or with the one given behind --. Restarts nothing."""
     from attnfit.deploy import unitfile
-    from attnfit.inputs.units import read_unit
 
-    unit = read_unit(name, user=user, root=root)
+    unit = talk.read(name, user=user, root=root)
     report, planned = talk.plan(ctx, unit, _asked(options))
     if planned is None:
         ctx.exit(report.exit_code)
@@ -106,11 +103,10 @@ def fix(
 ) -> None:
     """Check a unit, write the drop-in that makes it start, restart it, watch it; take all back if it does not serve."""
     from attnfit.deploy.systemctl import Systemd
-    from attnfit.inputs.units import read_unit
 
     if root is not None:
         raise UsageError("an image's unit cannot be restarted; attnfit unit write --root DIR writes its drop-in")
-    unit = read_unit(name, user=user)
+    unit = talk.read(name, user=user)
     systemd = Systemd(user=user)
     report, planned = talk.plan(ctx, unit, _asked(options))
     if planned is None:
@@ -132,9 +128,8 @@ def undo(ctx: click.Context, /, name: str, user: bool, root: Path | None, yes: b
     """Put back what stood there before attnfit's drop-in. Restarts nothing."""
     from attnfit.deploy import unitfile
     from attnfit.deploy.unitplan import shown
-    from attnfit.inputs.units import read_unit
 
-    unit = read_unit(name, user=user, root=root)
+    unit = talk.read(name, user=user, root=root)
     place = unitfile.place_of(unit)
     if place.before is not None:
         talk.say(ctx, "".join(f"-{each}\n" for each in shown(place.before, ()).splitlines()), unit)

@@ -10,6 +10,8 @@ import click
 from attnfit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from attnfit.core import Report
     from attnfit.deploy.systemctl import Systemd
     from attnfit.deploy.unitplan import Asked, Planned
@@ -25,6 +27,16 @@ def judged(command: Any) -> Any:
     count = click.option("-n", "--count", type=number, envvar="ATTNFIT_COUNT", help="How many GPUs.")
     engine = click.option("--engine", envvar="ATTNFIT_ENGINE", help=f"For example {entry_of().example}.")
     return gpu(count(engine(command)))
+
+
+def read(name: str, *, user: bool = False, root: Path | None = None) -> Unit:
+    """The unit, as systemd reads it; what systemd passes over in its files is said."""
+    from attnfit.inputs.units import read_unit
+
+    unit = read_unit(name, user=user, root=root)
+    for note in unit.notes:
+        hint(f"warning: {note}", unit)
+    return unit
 
 
 def plan(ctx: click.Context, unit: Unit, asked: Asked) -> tuple[Report, Planned | None]:

@@ -64,6 +64,7 @@ def as_dict(unit: Unit, state: Mapping[str, str]) -> dict[str, Any]:
             for name, origin in values.origin.items()
         ],
         "not_read": list(values.unread),
+        "ignored": list(unit.notes),
         "starts": [
             {
                 "command": hide(each.argv),

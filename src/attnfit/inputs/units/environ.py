@@ -22,7 +22,7 @@ class Variables(msgspec.Struct, frozen=True):
 
     values: dict[str, str]
     origin: dict[str, str]  # name -> where it is set
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # of what systemd passes over
     unread: tuple[str, ...] = ()  # files that exist but may not be read by us
     unset: tuple[str, ...] = ()
 
@@ -30,11 +30,12 @@ class Variables(msgspec.Struct, frozen=True):
 def variables(settings: Sequence[Setting], naming: Naming, base: dict[str, str]) -> Variables:
     """Of the [Service] settings in order. `base`: what the manager sets by itself.
 
-    Raises InputError for a setting that systemd would refuse or ignore.
+    Raises InputError for a setting that systemd would refuse.
     """
     own: dict[str, tuple[str, str]] = {}
     files: list[tuple[str, Setting]] = []
     unset: list[str] = []
+    notes: list[str] = []
     for setting in settings:
         if setting.name == "Environment":
             if not setting.value:
@@ -42,7 +43,9 @@ def variables(settings: Sequence[Setting], naming: Naming, base: dict[str, str])
             for word in words(setting, naming):
                 name, equals, value = word.partition("=")
                 if not equals or not _NAME.fullmatch(name):
-                    raise InputError(f"{setting.place}: {name[:40]!r} in Environment= is no NAME=VALUE; quote it")
+                    said = f"{setting.place}: a word of Environment= is no NAME=VALUE"
+                    notes.append(f"{said}; systemd ignores it, quote values with spaces")
+                    continue
                 own[name] = (value, setting.place)
         elif setting.name == "EnvironmentFile":
             files = [*files, (setting.value, setting)] if setting.value else []
@@ -50,10 +53,9 @@ def variables(settings: Sequence[Setting], naming: Naming, base: dict[str, str])
             unset = [*unset, *words(setting, naming)] if setting.value else []
     values = dict(base) | {name: value for name, (value, _) in own.items()}
     origin = {name: place for name, (_, place) in own.items()}
-    notes: list[str] = []
     unread: list[str] = []
     for pattern, setting in files:
-        for path in _paths(pattern, setting, naming):
+        for path in _paths(pattern, setting, naming, notes):
             try:
                 found = read_file(path, naming.root)
             except PermissionError:
@@ -76,12 +78,13 @@ def words(setting: Setting, naming: Naming) -> list[str]:
         raise InputError(f"{setting.place}: {setting.name}= has a word where {error}; correct the quotes") from None
 
 
-def _paths(pattern: str, setting: Setting, naming: Naming) -> list[Path]:
+def _paths(pattern: str, setting: Setting, naming: Naming, notes: list[str]) -> list[Path]:
     """The files that one EnvironmentFile= names. Raises InputError where systemd would not start for want of one."""
     optional = pattern.startswith("-")
     path = expand(pattern.removeprefix("-"), naming, setting.place)
     if not path.startswith("/"):
-        raise InputError(f"{setting.place}: EnvironmentFile={path} is no absolute path; systemd ignores it")
+        notes.append(f"{setting.place}: EnvironmentFile={path} is no absolute path; systemd ignores it")
+        return []
     within = f"{naming.root}{path}" if naming.root else path
     found = sorted(glob.glob(within)) if glob.has_magic(within) else [within] if _exists(within) else []
     if not found and not optional:

@@ -26,12 +26,12 @@ class Setting(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line}"
 
 
-def read_settings(path: Path, shown: str | None = None) -> list[Setting]:
-    """The settings of a unit file or drop-in, in order. `shown`: its name in messages, default the path.
+def read_settings(path: Path, shown: str, ignored: list[str]) -> list[Setting]:
+    """The settings of a unit file or drop-in, in order. `shown`: its name in messages; `ignored`: as for `parse`.
 
     Raises InputError for a file that cannot be read, is too large or is no text.
     """
-    name = shown or str(path)
+    name = shown
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -48,11 +48,15 @@ def read_settings(path: Path, shown: str | None = None) -> list[Setting]:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise InputError(f"{name}:{line} is not UTF-8, and systemd ignores such a line; correct it") from None
-    return parse(text, name)
+    return parse(text, name, ignored)
 
 
-def parse(text: str, name: str) -> list[Setting]:
-    """The settings in `text`. Raises InputError for a line that systemd would pass over with a warning."""
+def parse(text: str, name: str, ignored: list[str] | None = None) -> list[Setting]:
+    """The settings in `text`. Raises InputError for what is no section header: systemd refuses the file.
+
+    ignored: gets a line for each one that systemd passes over with a warning.
+    """
+    passed = [] if ignored is None else ignored
     found: list[Setting] = []
     section, pending, start = "", None, 0
     for number, raw in enumerate([*text.split("\n"), None], 1):
@@ -80,8 +84,10 @@ def parse(text: str, name: str) -> list[Setting]:
             continue
         key, equals, value = line.partition("=")
         if not equals:
-            raise InputError(f"{place}: {line[:40]!r} has no '='; systemd ignores the line, write NAME=VALUE")
+            passed.append(f"{place} has no '='; systemd ignores the line, write NAME=VALUE")
+            continue
         if not section:
-            raise InputError(f"{place}: {key.strip()[:40]!r} stands before any section; write it under [Service]")
+            passed.append(f"{place}: {key.strip()[:40]!r} stands before any section; systemd ignores it")
+            continue
         found.append(Setting(section, key.strip(_SPACE), value.strip(_SPACE), name, start))
     return found

@@ -31,7 +31,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     variables: Variables
     directory: str | None = None  # WorkingDirectory=
     runs_as: str | None = None  # User=
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what systemd passes over in its files
 
     @property
     def user(self) -> bool:
@@ -74,17 +74,23 @@ def read_unit(
             rest.append(path)
     rest.sort(key=lambda path: path.rpartition("/")[2])
     settings: list[Setting] = []
+    ignored: list[str] = []
     for path in (main, *rest):
-        settings += parse(instead[path], path) if instead and path in instead else read_settings(shown[path], path)
+        if instead and path in instead:
+            settings += parse(instead[path], path, ignored)
+        else:
+            settings += read_settings(shown[path], path, ignored)
     naming = Naming(name, user, root, main, around)
-    return _unit(name, naming, main, rest, settings)
+    return _unit(name, naming, main, rest, settings, ignored)
 
 
 def _shown(path: Path, root: Path | None) -> str:
     return str(path) if root is None else "/" + str(path.relative_to(root))
 
 
-def _unit(name: str, naming: Naming, main: str, rest: Sequence[str], settings: Sequence[Setting]) -> Unit:
+def _unit(
+    name: str, naming: Naming, main: str, rest: Sequence[str], settings: Sequence[Setting], ignored: Sequence[str] = ()
+) -> Unit:
     service = [setting for setting in settings if setting.section == "Service"]
     last = {setting.name: setting for setting in service}
     runs_as = _plain(last.get("User"), naming)
@@ -94,7 +100,8 @@ def _unit(name: str, naming: Naming, main: str, rest: Sequence[str], settings: S
         if setting.name == "ExecStart":
             found = [*found, *commands(setting, naming, values.values)] if setting.value else []
     if not found:
-        raise InputError(f"{name} has no ExecStart= ({', '.join([main, *rest])}); name the unit that starts the server")
+        where = "; ".join([", ".join([main, *rest]), *ignored])
+        raise InputError(f"{name} has no ExecStart= ({where}); name the unit that starts the server")
     kind = last["Type"].value if "Type" in last else ""
     if len(found) > 1 and kind != "oneshot":
         raise InputError(
@@ -111,7 +118,7 @@ def _unit(name: str, naming: Naming, main: str, rest: Sequence[str], settings: S
         variables=values,
         directory=_directory(last.get("WorkingDirectory"), naming, runs_as),
         runs_as=runs_as,
-        notes=values.notes,
+        notes=(*ignored, *values.notes),
     )
 
 
