@@ -94,7 +94,7 @@ class Scene:
         ]  # fmt: skip
         with (self.folder / "events").open("w") as out, (self.folder / "log").open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "attnfit", "run", "--json", *options, "--", *command],
+                [sys.executable, "-m", "attnfit", "run", "--json", "--timeout", f"{START_S}", *options, "--", *command],
                 env={**self.env, **env}, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         return self

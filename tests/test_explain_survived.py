@@ -99,7 +99,7 @@ def test_a_path_with_backslashes_is_read_without_a_word_of_python() -> None:
 
 
 def test_a_worker_that_dies_without_a_word_is_named_and_not_what_waits_for_it() -> None:
-    """As vLLM 0.32.0 prints it: the engine shuts the queue to the dead worker, which raises in who reads from it."""
+    """In the words of vLLM 0.32.0: the engine shuts the queue to the dead worker, which raises in who reads from it."""
     died = "Worker proc VllmWorker-0 died unexpectedly (exit code: -11), shutting down executor."
     head = "(EngineCore pid=9) ERROR 11-30 12:00:09 [core.py:1140]"
     found = answer(
