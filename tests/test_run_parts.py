@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from attnfit.deploy import memory
 from attnfit.deploy.command import Launch, secrets_of
 from attnfit.deploy.files import write_private
 from attnfit.deploy.keptlog import KeptLog
-from attnfit.deploy.records import Book, Run, find, prune, read_all
+from attnfit.deploy.records import Attempt, Book, Run, find, prune, read_all
 from attnfit.deploy.stages import FIRST_REQUEST, Tracker
 from attnfit.deploy.stream import HEAD, TAIL, Kept, Lines
 from attnfit.engines import ENGINES
@@ -257,6 +258,55 @@ def test_old_runs_are_forgotten(state: Path, monkeypatch: pytest.MonkeyPatch) ->
         Book(run_of(str(number), float(number))).write()
     prune()
     assert [run.id for run in read_all()] == ["2", "3"]
+
+
+def test_only_folders_of_runs_are_forgotten_whatever_their_records_say(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnfit.deploy.records.MOST", 1)
+    victim = state.parent.parent / "victim"
+    victim.mkdir()
+    Book(run_of("0")).write()
+    record = state / "0" / "record.json"
+    record.write_text(record.read_text().replace('"0"', '"../../../victim"'))
+    os.utime(state / "0", (0, 0))
+    (state / "link").symlink_to(victim)
+    Book(run_of("1", 1.0)).write()
+    assert [run.id for run in read_all()] == ["1"]
+    prune()
+    assert victim.is_dir()
+    assert sorted(path.name for path in state.iterdir()) == ["1", "link"]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"ended": 1.0, "code": 0}', '{"ended":"x","code":0,"left":3}'])
+def test_an_end_that_is_none_leaves_the_record_as_it_is(state: Path, text: str) -> None:
+    book = Book(run_of("one"))
+    book.run.attempts.append(Attempt(command=("vllm",), started=1.0))
+    book.write()
+    (state / "one" / "ended-1.json").write_text(text)
+    assert [run.outcome for run in read_all()] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("started", 1e18), ("started", -1e18), ("process", [-1, 5.0]), ("keeper", [1e30, 5.0]), ("attnfit", [1, 1e30])],
+)
+def test_a_record_with_impossible_numbers_is_none(state: Path, what: str, value: Any) -> None:
+    Book(run_of("one")).write()
+    record = state / "one" / "record.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {what: value}))
+    assert read_all() == []
+
+
+def test_a_record_that_is_no_plain_file_is_not_read(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pipe", "link", "large"):
+        (state / name).mkdir(parents=True)
+    os.mkfifo(state / "pipe" / "record.json")
+    (state / "link" / "record.json").symlink_to("/dev/zero")
+    Book(run_of("large")).write()
+    assert [run.id for run in read_all()] == ["large"]
+    monkeypatch.setattr("attnfit.deploy.files.MOST", 10)
+    assert read_all() == []
 
 
 def test_private_files_are_private_whatever_the_mask(tmp_path: Path) -> None:

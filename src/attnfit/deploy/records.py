@@ -12,26 +12,30 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import psutil
 
 from attnfit.deploy import tree
-from attnfit.deploy.files import private_folder, write_private
+from attnfit.deploy.files import private_folder, read_plain, write_private
 from attnfit.errors import UsageError, did_you_mean
 
 SCHEMA = 1
 MOST = 200  # runs that are kept
 MARK = "ATTNFIT_RUN"  # the engine's environment has the run's id under this name: by it `free` knows what is left
 
+# A file may hold anything: what is no time or process number is no record.
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+Known = tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 22)], Time]  # process, and when it began
+
 
 class Attempt(msgspec.Struct, kw_only=True):
     """One start of the engine. Keys and tokens stand as $NAME in all of it."""
 
     command: tuple[str, ...]
-    started: float  # seconds since 1970
-    ended: float | None = None
+    started: Time  # seconds since 1970
+    ended: Time | None = None
     outcome: str = "starting"  # then: serving, served, failed, crashed, hung, stopped, not started
     stage: str = ""  # the last that was reached
     ready_s: float | None = None  # from the start to the answer of the first request
@@ -47,16 +51,16 @@ class Attempt(msgspec.Struct, kw_only=True):
 class Run(msgspec.Struct, kw_only=True):
     id: str
     engine: str
-    started: float
+    started: Time
     command: tuple[str, ...]
     url: str = ""
     detached: bool = False
     outcome: str = "starting"
     exit_code: int | None = None
     attempts: list[Attempt] = []
-    attnfit: tuple[int, float] = (0, 0.0)  # process, and when it began
-    keeper: tuple[int, float] = (0, 0.0)
-    process: tuple[int, float] = (0, 0.0)  # the engine's first
+    attnfit: Known = (0, 0.0)
+    keeper: Known = (0, 0.0)
+    process: Known = (0, 0.0)  # the engine's first
     schema: int = SCHEMA
 
     @property
@@ -71,6 +75,15 @@ class Run(msgspec.Struct, kw_only=True):
         """The outcome, where attnfit lived to note it."""
         under_way = self.outcome in ("starting", "serving")
         return "lost" if under_way and not self.alive else self.outcome
+
+
+class End(msgspec.Struct):
+    """What a keeper noted when a detached engine had ended."""
+
+    ended: Time
+    code: int | None
+    left: list[Any]
+    asked: str = ""
 
 
 def folder() -> Path:
@@ -105,12 +118,15 @@ class Book:
 
 def read_all() -> list[Run]:
     """Every run that is recorded, oldest first; what cannot be read is left out."""
+    found = [run for place in _places() if (run := _read(place)) is not None]
+    return sorted(found, key=lambda run: run.started)
+
+
+def _places() -> list[Path]:
     try:
-        places = sorted(folder().iterdir())
+        return sorted(place for place in folder().iterdir() if place.is_dir() and not place.is_symlink())
     except OSError:
         return []
-    found = [run for place in places if (run := _read(place)) is not None]
-    return sorted(found, key=lambda run: run.started)
 
 
 def find(id: str) -> Run:
@@ -125,27 +141,38 @@ def find(id: str) -> Run:
 
 
 def _read(place: Path) -> Run | None:
+    """The record in a folder; one that says it is another folder's is none."""
     try:
-        run = msgspec.json.decode((place / "record.json").read_bytes(), type=Run)
+        run = msgspec.json.decode(read_plain(place / "record.json"), type=Run)
     except (OSError, msgspec.MsgspecError):
         return None
+    if run.id != place.name:
+        return None
     try:
-        ended: dict[str, Any] = msgspec.json.decode((place / f"ended-{len(run.attempts)}.json").read_bytes())
+        end = msgspec.json.decode(read_plain(place / f"ended-{len(run.attempts)}.json"), type=End)
     except (OSError, msgspec.MsgspecError):
         return run
     if run.attempts and run.attempts[-1].ended is None:
         last = run.attempts[-1]
-        last.ended, last.code, last.left = ended["ended"], ended["code"], len(ended["left"])
-        last.outcome = run.outcome = "served" if ended["asked"] or ended["code"] == 0 else "crashed"
+        last.ended, last.code, last.left = end.ended, end.code, len(end.left)
+        last.outcome = run.outcome = "served" if end.asked or end.code == 0 else "crashed"
     return run
 
 
 def prune() -> None:
-    """Forgets the oldest runs of which nothing is there any more."""
-    runs = read_all()
-    for run in runs[: max(0, len(runs) - MOST)]:
-        if not run.alive:
-            shutil.rmtree(folder() / run.id, ignore_errors=True)
+    """Forgets the oldest runs of which nothing is there any more, and folders without a record as old as they."""
+    known = [(run.started if (run := _read(place)) else _changed(place), place, run) for place in _places()]
+    known.sort(key=lambda each: each[:2])
+    for _, place, run in known[: max(0, len(known) - MOST)]:
+        if run is None or not run.alive:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _changed(place: Path) -> float:
+    try:
+        return place.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def stop(run: Run, seconds: float) -> Iterator[psutil.Process]:
