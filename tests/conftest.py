@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a deadline is a timed assert: it fails where others work too
+settings.load_profile("untimed")
+
 # huggingface_hub reads these when it is first imported
 os.environ.update(HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=tempfile.mkdtemp(prefix="attnfit-tests-"))
 os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", DO_NOT_TRACK="1")
