@@ -135,6 +135,7 @@ def test_variables_are_changed_where_they_stand(environment: str, tmp_path: Path
 
 BAD: dict[str, tuple[str, str]] = {
     "no yaml": ("services: [", "no YAML"),
+    "empty": ("", "no compose file"),
     "a list": ("- a\n", "no compose file"),
     "no services": ("version: 3\n", "services is no mapping"),
     "binary": ("\0", "no text"),
@@ -142,6 +143,19 @@ BAD: dict[str, tuple[str, str]] = {
     "extends": ("services: {llm: {image: a, extends: {service: b}}}", "docker compose config"),
     "two": ("services: {a: {image: x}, b: {image: y}}", "2 services"),
     "unbalanced": ('services: {a: {image: x, command: "a \'b"}}', "split into words"),
+    "aliases": (
+        "x0: &x0 [a]\n"
+        + "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 10))
+        + "services: {a: {image: x, command: *x9}}",
+        "aliases",
+    ),
+    "merges": (
+        "x0: &x0 {a: b}\n"
+        + "".join(f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 9)}]}}\n" for n in range(1, 10))
+        + "services: {a: {image: x, labels: *x9}}",
+        "aliases",
+    ),
+    "itself": ("services: {a: &a {image: x, command: [*a]}}", "no YAML"),
     "tag": ("services: {a: !reset {image: x}}", ""),
 }
 

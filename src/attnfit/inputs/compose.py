@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from yaml import Node
 
 MAX_BYTES = 1 << 20
+MAX_NODES = 100_000  # with what aliases stand for written out: nine lines of them can stand for a billion
 _ELSEWHERE = "docker compose config prints the whole of it; give that"
 _VARIABLE = re.compile(
     r"\$(?:\$|(?P<plain>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?:(?P<how>:?[-?+])(?P<other>[^{}]*))?\})"
@@ -95,6 +96,8 @@ def parse(text: str, file: Path) -> Node:
 
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None and _size(node, {}) > MAX_NODES:
+            raise InputError(f"{file} has aliases that stand for more than {MAX_NODES} values; write them out")
         _merge(node, 0)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -104,6 +107,15 @@ def parse(text: str, file: Path) -> Node:
     if not isinstance(node, yaml.MappingNode):
         raise InputError(f"{file} is no compose file: it holds no mapping with services")
     return node
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """How many nodes it is with its aliases written out; a node that holds itself is a RecursionError."""
+    if id(node) not in known:
+        inside = node.value if isinstance(node.value, list) else ()
+        parts = (part for each in inside for part in (each if isinstance(each, tuple) else (each,)))
+        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _merge(node: Any, depth: int) -> None:
