@@ -230,3 +230,19 @@ def test_a_file_of_records_that_is_none_says_where(tmp_path: Path) -> None:
     file.write_text('[{"id": "AF101"}]')
     with pytest.raises(InputError, match=r"neutral\.json: .*missing required field"):
         read(file)
+
+
+@pytest.mark.parametrize(
+    ("command", "own", "others"),
+    [
+        ("vllm serve org/model", "--gpu-memory-utilization", "--mem-fraction-static"),
+        ("python -m sglang.launch_server --model-path org/model", "--mem-fraction-static", "--gpu-memory-utilization"),
+    ],
+)
+def test_of_a_log_that_names_no_engine_the_command_says_whose_remedies_are_meant(
+    command: str, own: str, others: str
+) -> None:
+    found = answer("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", command.split())
+    said = " ".join(f"{way.text} {way.change}" for way in found.ways)
+    assert own in said
+    assert others not in said

@@ -77,7 +77,8 @@ def ways(
 ) -> tuple[Way, ...]:
     """Every remedy that can be meant, in the record's order. said: what the log says of the failure (`suits`)."""
     found = []
-    command, engine = launch.command, facts.get("engine")
+    command = launch.command
+    engine = facts.get("engine") or (command.engine if command is not None else None)
     said += f"\nmodel={command.model}" if command is not None else ""
     release = release_of(facts, command)
     for remedy in record.remedies:
