@@ -15,6 +15,7 @@ from attnfit import check
 from attnfit.core import Capability, Gpu, Launch, Model, Question
 from attnfit.decide import Request
 from attnfit.engines import Cost, Move, Piece, Weights, engine
+from attnfit.errors import UsageError
 from attnfit.inputs.command import parse_command
 from attnfit.inputs.rewrite import rewrite
 from attnfit.plan.conflict import _Asked, _facts, core
@@ -378,3 +379,23 @@ def test_no_help_is_of_a_change_alone_and_says_how_it_ends(tmp_path: Path) -> No
     assert said
     for text in said:
         assert " asked alone; " in text
+
+
+def test_fix_says_whose_opinion_it_is_where_the_release_has_no_book_of_its_own() -> None:
+    words = ["vllm", "serve", GLM, "-tp", "8"]
+    command, said = fix(check(words, gpu="h200x8", engine="vllm==9.9"))
+    assert command == " ".join(words) + "\n"
+    assert said == "only the opinion of the nearest rule book: 9.9 has none of its own\n"
+
+
+def test_a_config_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for words in (["--config", str(tmp_path / "nope.yaml")], [f"--config={tmp_path / 'nope.yaml'}"]):
+        with pytest.raises(UsageError, match=r"nope\.yaml: no such file"):
+            check(["vllm", "serve", *words], gpu="h100", engine="vllm==0.33.0")
+
+
+def test_a_key_of_the_attention_config_costs_what_its_flag_costs() -> None:
+    price = engine("vllm").price
+    assert price("--attention-config.backend") == price("-ac.backend") == price("--attention-backend") == Cost.BACKEND
+    assert price("--compilation-config.pass_config") == Cost.GRAPHS
+    assert price("--no-such.thing") == Cost.FEATURE

@@ -174,3 +174,24 @@ def test_the_words_for_a_span_name_no_release_that_is_not_in_it() -> None:
     spans = (Span(releases=("0.1.0", "0.2.0"), release="0.1.0", cell=cell),)
     answered = Answered(engine="x", asked="0.2.0", releases=("0.1.0", "0.2.0"), spans=spans, launched=())
     assert "X does not take it" in report.render([answered], read_gpus("h200", 1))
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"), [("too small", "too little memory"), ("fits", ""), ("", "memory not measured")]
+)
+def test_the_headline_agrees_with_the_groups_on_memory(memory: str, said: str) -> None:
+    serving = Cell(count=1, answer=AS_IS, verdict="passes", serves="A", memory=memory)
+    small = Cell(count=1, answer=AS_IS, verdict="passes", serves="A", memory="too small")
+    both = (
+        Span(releases=("0.1.0",), release="0.1.0", cell=small),
+        Span(releases=("0.2.0",), release="0.2.0", cell=serving),
+    )
+    answered = Answered(engine="x", asked="0.1.0", releases=("0.1.0", "0.2.0"), spans=both, launched=())
+    text = report.render([answered], read_gpus("h200", 1))
+    assert said in text.splitlines()[-1]
+    first = report.headline(answered)
+    if memory == "too small":
+        assert first == "x: too little memory, else served by 0.1.0 to 0.2.0"
+        assert answered.nearest() is None
+    else:
+        assert first == "x: served by 0.2.0; nearest to 0.1.0: 0.2.0; too little memory in 0.1.0"

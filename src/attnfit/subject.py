@@ -49,6 +49,8 @@ def read(engine: engines.Engine, command: Command | None, model: str | None) -> 
 
     path, stands = agreed_model(model, command)
     if path is None:
+        if command and command.files_here and (missing := _missing_config(command)):
+            raise UsageError(f"--config {missing}: no such file, and nothing else in the command names a model")
         raise UsageError(
             "no model: name a directory with config.json or a hub id, or give the launch command behind --"
         )
@@ -59,6 +61,17 @@ def read(engine: engines.Engine, command: Command | None, model: str | None) -> 
     notes = command.notes if command else ()
     said = (*stands, *files.notes, *notes)
     return Subject(engine, files, path, command, cache(files.model), cache(lambda: _weights(files)), said)
+
+
+def _missing_config(command: Command) -> str:
+    """The file that --config names, where there is none; every engine has that flag."""
+    from pathlib import Path
+
+    for word, behind in zip(command.argv, (*command.argv[1:], ""), strict=True):
+        name = word.removeprefix("--config=") if word.startswith("--config=") else behind if word == "--config" else ""
+        if name and not Path(name).exists():
+            return name
+    return ""
 
 
 def ask(

@@ -11,7 +11,7 @@ import msgspec
 from packaging.version import Version
 
 from attnfit.errors import AttnfitError
-from attnfit.fleet.cell import ANSWERS, AS_IS, NO, UNKNOWN, Cell, again, cell
+from attnfit.fleet.cell import ANSWERS, AS_IS, NO, TOO_SMALL, UNKNOWN, Cell, again, cell
 from attnfit.inputs.gpu import GpuInput
 from attnfit.subject import Subject, Where, ask
 
@@ -38,6 +38,8 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     def nearest(self, answer: str = AS_IS) -> str | None:
         """The release nearest to the one asked about that answers so; of two as near the newer."""
         spans = [span for span in self.spans if span.cell.answer == answer]
+        if answer == AS_IS:  # served, but on too few GPUs, is not served
+            spans = [span for span in spans if span.cell.memory != TOO_SMALL]
         known = [r for span in spans for r in (span.releases if answer == AS_IS else (span.release,))]
         return _nearest(known, self.asked, self.releases)
 

@@ -53,6 +53,8 @@ def fix(report: Report) -> tuple[str, str]:
     command = report.command if passes else cure.argv if cure else None
     if command:
         first = f"first, where it runs: {install_line(cure.installs)}\n" if cure and cure.installs else ""
+        if not report.exact:
+            first += f"only the opinion of the nearest rule book: {report.release} has none of its own\n"
         return line(command) + "\n", first
     why = [*report.plan.because, *(step.text for step in report.steps), *report.launch.unknown]
     said = "".join(f"{sentence}\n" for sentence in why[:3])

@@ -18,6 +18,12 @@ from attnfit.report.where import shortened
 
 SCHEMA = 1
 _COLOUR = {AS_IS: "green", WITH_A_CHANGE: "yellow", NO: "red", UNKNOWN: "yellow"}
+_MEMORY = {
+    TOO_SMALL: "too little memory on so few GPUs",
+    "may break": "it may run out of memory",
+    "unknown": "whether it fits is not known",
+    "": "memory not measured",
+}
 _WORDS = {AS_IS: "serves", WITH_A_CHANGE: "refused", NO: "refused", UNKNOWN: "unknown"}
 
 
@@ -79,9 +85,14 @@ def exit_code(answers: Sequence[Answered]) -> int:
 
 def headline(answered: Answered) -> str:
     """ "ENGINE: served by 0.24.0 to 0.33.0; nearest to 0.16.0: 0.24.0"."""
-    good = [span for span in answered.spans if span.cell.answer == AS_IS]
+    good = [span for span in answered.spans if span.cell.answer == AS_IS and span.cell.memory != TOO_SMALL]
+    small = [span for span in answered.spans if span.cell.answer == AS_IS and span.cell.memory == TOO_SMALL]
     silent = sum(len(span.releases) for span in answered.spans if span.cell.answer == UNKNOWN)
     rest = f"; {silent} of {len(answered.releases)} are not known" if silent else ""
+    rest = f"; too little memory in {', '.join(_runs(small, answered))}{rest}" if small and good else rest
+    if small and not good:
+        runs = ", ".join(_runs(small, answered))
+        return printable(f"{answered.engine}: too little memory, else served by {runs}{rest}")
     if not good:
         changed = answered.nearest(WITH_A_CHANGE)
         other = f"; with a change by {changed}" if changed else ""
@@ -120,8 +131,7 @@ def _span(span: Span, answered: Answered, width: int) -> Iterator[str]:
     word = "breaks" if cell.verdict == "breaks" else _WORDS[cell.answer]
     said = [cell.serves] if cell.answer == AS_IS else [shortened(_why(span))]
     if cell.answer == AS_IS:
-        said += [{TOO_SMALL: "too little memory on so few GPUs", "may break": "it may run out of memory"}[cell.memory]
-                 ] if cell.memory in (TOO_SMALL, "may break") else []  # fmt: skip
+        said += [_MEMORY[cell.memory]] if cell.memory in _MEMORY else []
         said += [f"it may break: {', '.join(cell.doubts)}"] if cell.doubts else []
     if between := _between(span, answered):
         said.append(f"not known between them: {', '.join(between)}")

@@ -45,8 +45,13 @@ _GIVES_UP = {
 
 
 def price(flag: str) -> Cost:
-    """Of a flag by any of its names that are listed; anything else is something that was asked for."""
-    return _COST.get(flag, Cost.FEATURE)
+    """Of a flag by any of its names that are listed; anything else is something that was asked for.
+
+    `--attention-config.backend` and the like are one key of the flag in front of the dot.
+    """
+    if (key := flag.rpartition(".")[2].replace("_", "-")) and "." in flag and f"--{key}" in _COST:
+        return _COST[f"--{key}"]  # --attention-config.X is what --X says
+    return _COST.get(flag.partition(".")[0], Cost.FEATURE)
 
 
 def gives_up(flag: str) -> str:
