@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import stat
 import subprocess
@@ -146,6 +147,26 @@ def test_a_unit_that_stops_signals_all_at_once_and_the_engine_has_its_grace_all_
     os.kill(keeper, signal.SIGTERM)
     assert run.wait() == 143
     assert stage.runs()[0]["attempts"][0]["code"] == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_it_ends_also_where_nobody_takes_what_it_prints(stage: Stage, options: list[str]) -> None:
+    lines = [["say", f"INFO line {'x' * 4000} {number}"] for number in range(40)]
+    stage.scenes({"do": [BEGIN, *lines, ["hang"]]})
+    reader, writer = os.pipe()
+    words = [sys.executable, "-m", "attnfit", "run", "--no-check", "--grace", "1", *options, "--", *stage.launch]
+    run = subprocess.Popen(words, env=stage.env, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
+    try:
+        until(stage.alive)
+        until(lambda: not select.select([], [writer], [], 0)[1], "the pipe is not full")
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(20) == 143
+        assert clean(stage)
+    finally:
+        run.kill()
+        run.wait()
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_second_signal_does_not_wait_for_the_grace(stage: Stage, play: Any) -> None:
@@ -460,8 +481,9 @@ def test_without_an_http_server_the_log_says_that_it_serves(stage: Stage, play: 
 )
 def test_the_command_says_where_the_server_listens(words: str, url: str) -> None:
     from attnfit.deploy.pivot import Wishes, _Runner
+    from attnfit.deploy.signals import Signals
 
-    address = _Runner(words.split(), Wishes(), lambda _: None, {}).address
+    address = _Runner(words.split(), Wishes(), lambda _: None, {}, Signals()).address
     assert (address.url if not address.nothing else "") == url
 
 
@@ -477,8 +499,9 @@ def test_the_command_says_where_the_server_listens(words: str, url: str) -> None
 )
 def test_the_key_is_the_server_s_own(words: str, environ: dict[str, str], key: str) -> None:
     from attnfit.deploy.pivot import Wishes, _Runner
+    from attnfit.deploy.signals import Signals
 
-    assert _Runner(words.split(), Wishes(), lambda _: None, environ).address.key == key
+    assert _Runner(words.split(), Wishes(), lambda _: None, environ, Signals()).address.key == key
 
 
 def test_a_container_that_is_left_to_itself_is_not_watched(stage: Stage) -> None:

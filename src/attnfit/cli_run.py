@@ -50,23 +50,27 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     if not launch:
         raise UsageError(f"no command: give the launch behind --, as in attnfit run -- {EXAMPLE.start} MODEL")
+    from click.utils import should_strip_ansi
+
     from attnfit.deploy.checked import About
     from attnfit.deploy.pivot import Wishes
     from attnfit.deploy.pivot import run as start
+    from attnfit.deploy.signals import Signals
+    from attnfit.deploy.stream import Through
     from attnfit.deploy.watch import Settings
     from attnfit.report import run as report
 
     as_json = options["as_json"]
     color = ctx.find_root().color
+    stream = sys.stdout if as_json else sys.stderr
+    signals = Signals()
+    through = Through(stream.fileno(), lambda: signals.count > 0)  # whoever reads it may not take anything any more
 
     def tell(event: Mapping[str, Any]) -> None:
-        try:
-            if as_json:
-                click.echo(report.render_json(event), nl=False)
-            elif text := report.render(event):
-                click.echo(text, nl=False, err=True, color=color)
-        except OSError:  # nobody reads any more: no reason to end an engine
-            return
+        text = report.render_json(event) if as_json else report.render(event)
+        if not as_json and should_strip_ansi(stream, color):
+            text = click.unstyle(text)
+        through.write(text.encode("utf-8", "replace"))
 
     wishes = Wishes(
         about=About(check=options["check"], gpu=options["gpu"], count=options["count"], engine=options["engine"]),
@@ -81,7 +85,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         detach=options["detach"],
         dry_run=options["dry_run"],
     )
-    ctx.exit(start(launch, wishes, tell))
+    ctx.exit(start(launch, wishes, tell, signals=signals))
 
 
 def _patience(words: tuple[str, ...], launch: tuple[str, ...]) -> dict[str, float]:

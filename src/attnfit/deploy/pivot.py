@@ -47,8 +47,10 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Runner:
-    def __init__(self, words: Sequence[str], wishes: Wishes, tell: Tell, environ: Mapping[str, str]) -> None:
-        self.wishes, self._tell = wishes, tell
+    def __init__(
+        self, words: Sequence[str], wishes: Wishes, tell: Tell, environ: Mapping[str, str], signals: Signals
+    ) -> None:
+        self.wishes, self._tell, self.signals = wishes, tell, signals
         self.launch = Launch(words, environ)
         self.serving: Serving = serving_of(self.launch.engine)
         self.tried = {self.launch.words}
@@ -124,8 +126,7 @@ class _Runner:
         records.prune()
         self.write()
         self.say("run", id=run.id, records=str(self.book.place))
-        with Signals() as signals:
-            self.signals = signals
+        with self.signals:
             before = memory.used()
             while True:
                 ended = self.attempt()
@@ -260,9 +261,17 @@ def _signal_name(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def run(words: Sequence[str], wishes: Wishes, tell: Tell, environ: Mapping[str, str] | None = None) -> int:
+def run(
+    words: Sequence[str],
+    wishes: Wishes,
+    tell: Tell,
+    environ: Mapping[str, str] | None = None,
+    signals: Signals | None = None,
+) -> int:
     """Starts the launch `words` and stays until it is over, or, detached, until it serves. The exit code.
 
+    signals: heard while an engine is there; `tell` may look at it, to wait for no reader of its own when one has come.
     Raises an AttnfitError for a command that cannot be started as given.
     """
-    return _Runner(words, wishes, tell, dict(os.environ if environ is None else environ)).run()
+    env = dict(os.environ if environ is None else environ)
+    return _Runner(words, wishes, tell, env, signals or Signals()).run()

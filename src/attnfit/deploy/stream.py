@@ -29,13 +29,15 @@ class Through:
     def __init__(self, descriptor: int, ending: Callable[[], bool]) -> None:
         self._descriptor, self._ending = descriptor, ending
         self.open = descriptor >= 0
+        self._patience = STUCK_S  # once one is stuck when we are to end, it is not waited for again
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         while self.open and view:
             try:
-                if not select.select([], [self._descriptor], [], STUCK_S)[1]:
+                if not select.select([], [self._descriptor], [], self._patience)[1]:
                     if self._ending():
+                        self._patience = 0.0
                         return
                     continue
                 view = view[os.write(self._descriptor, view[:CHUNK]) :]
