@@ -130,7 +130,9 @@ def ask(
     if launch.ok:
         launch.fit = measure(request, weights())
     known = weights if launch.ok else at_hand
-    found = plan(engine, request, launch, render, known, fit=launch.fit, far=far) if planned else Plan()
+    found = Plan()
+    if planned:
+        found = plan(engine, request, launch, render, known, fit=launch.fit, far=far, command=parsed)
     steps: tuple[Step, ...] = found.steps
     if kernels is not None and launch.ok:
         from attnfit.kernel_check import foresee, way_out

@@ -151,6 +151,7 @@ class Common(NamedTuple):
     model: str
     values: Mapping[str, str] = {}  # "tensor parallel", "dtype", ... -> the value; "" for a switch
     left: tuple[str, ...] = ()  # flags without a certain counterpart
+    guards: tuple[str, ...] = ()  # of those, the ones without which the server would be less protected
 
 
 class Engine(Protocol):

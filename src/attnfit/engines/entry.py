@@ -29,6 +29,8 @@ class EntryPoints(NamedTuple):
     images: re.Pattern[str]  # container images of the engine
     image_form: str | None  # form of their entry point; None: it is no server, the command stands behind the image
     image_tag: re.Pattern[str]  # group 1: the release
+    official_image: str  # the one that the engine's makers publish, without tag; releases are tagged vX.Y.Z
+    guard_variables: tuple[str, ...]  # variables that hold a key clients must send
     requirement: re.Pattern[str]  # "vllm==0.16.0" in a wrapper's options; group 1: the release
     model_options: tuple[str, ...]  # options that name the model
     find_model: Callable[[Sequence[str], str], str | None]  # (argv, form): the model where it is not in front

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from attnfit.inputs.wrappers import CONTAINER_SWITCH_LETTERS, CONTAINER_SWITCHES
+from attnfit.inputs.wrappers import CONTAINER_SWITCH_LETTERS, CONTAINER_SWITCHES, CONTAINERS
+
+if TYPE_CHECKING:
+    from attnfit.inputs.command import Command
 
 
 def run_at(words: list[str], at: int) -> int | None:
@@ -35,6 +39,19 @@ def container_option(words: list[str], i: int) -> tuple[str, str, int]:
                 return "-" + letter, rest, 1
             return "-" + letter, words[i + 1] if i + 1 < len(words) else "", 2
     return word, "", 1
+
+
+def image_run(command: Command) -> str | None:
+    """The image that a command starts a container of; None: it starts none, or goes into one that runs."""
+    if command.image is None:
+        return None
+    before = [list(layer.before) for layer in command.layers if command.image in layer.before]
+    runs = [(words, run_at(words, i)) for words in before for i, w in enumerate(words) if _name(w) in CONTAINERS]
+    return None if any(at is not None and words[at] == "exec" for words, at in runs) else command.image
+
+
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
 
 
 _DEVICES = re.compile(r"device=([\w:.-]+(?:,[\w:.-]+(?![\w:.-]*=))*)")  # up to the next `key=`

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnfit.engines.entry import entry_of
+from attnfit.engines.entry import entry_of, entry_points
 from attnfit.errors import UsageError
 from attnfit.inputs import shell
 from attnfit.inputs.command import Command, parse_command
-from attnfit.inputs.layers import Layer
-from attnfit.inputs.wrappers import CONTAINERS
+from attnfit.inputs.layers import Layer, Unwrapped
+from attnfit.inputs.options import skip_options
+from attnfit.inputs.starts import match_entry
+from attnfit.inputs.wrappers import CONTAINERS, MODULE_WRAPPERS, SHELLS, WRAPPERS
 
 _HANDED_ON = ("-e", "--env")  # how a container runtime is told a variable
+# they start the server elsewhere, or with an environment of its own; so may any that is not known
+_LETS_NONE = frozenset({"doas", "systemd-run", "srun", "mpirun", "mpiexec", "ray", "screen"})
 
 
 def rewrite(
@@ -83,10 +87,22 @@ def _replaced(layer: Layer, name: str, value: str | None) -> Layer:
     return Layer(before=tuple(before), after=layer.after, skip=layer.skip, text=layer.text, raw=layer.raw)
 
 
+def without_variable(layer: Layer, name: str) -> Layer:
+    return _replaced(layer, name, None)
+
+
 def _added(command: Command, layers: list[Layer], name: str, value: str) -> list[Layer]:
     last = layers[-1]
     if command.image is None and not command.files_here:
         return layers  # what is set here does not reach another machine
+    if command.image is None and any(each in _LETS_NONE or not _known(each) for each in command.wrappers):
+        start = server_at(last.before)
+        if start is None:
+            return layers
+        before = (*last.before[:start], "env", f"{name}={value}", *last.before[start:])
+        return [*layers[:-1], _with_before(last, before)]
+    if command.image is None and "sudo" in command.wrappers:
+        return [_behind_sudo(layer, f"{name}={value}") for layer in layers]
     if command.image is not None:
         at = next((i for i, w in enumerate(last.before) if w.rpartition("/")[2] in CONTAINERS), None)
         run = None if at is None else next((i for i, w in enumerate(last.before) if i > at and w == "run"), None)
@@ -100,6 +116,29 @@ def _added(command: Command, layers: list[Layer], name: str, value: str) -> list
         text = (f"{first.text[0]}{name}={shell.quote(value)} ", first.text[1])
         return [Layer(before=(), after=first.after, skip=first.skip, text=text, raw=first.raw), *layers[1:]]
     return [_with_before(layers[0], (f"{name}={value}", *layers[0].before)), *layers[1:]]
+
+
+def _behind_sudo(layer: Layer, assigned: str) -> Layer:
+    """sudo starts with an environment of its own, and takes assignments behind its options."""
+    words = list(layer.before)
+    at = next((i for i, word in enumerate(words) if word.rpartition("/")[2] == "sudo"), None)
+    if at is None:
+        return layer
+    stop = skip_options(Unwrapped(), words, at, "sudo")
+    return _with_before(layer, (*words[:stop], assigned, *words[stop:]))
+
+
+def server_at(words: Sequence[str]) -> int | None:
+    """Where, in the words in front of a server's arguments, the server starts."""
+    for at in range(len(words)):
+        match = match_entry(entry_points(), words, at)
+        if match is not None and at + match[2] == len(words):
+            return at
+    return None
+
+
+def _known(wrapper: str) -> bool:
+    return wrapper in WRAPPERS or wrapper in SHELLS or wrapper in MODULE_WRAPPERS
 
 
 def _with_before(layer: Layer, before: tuple[str, ...]) -> Layer:

@@ -96,7 +96,7 @@ def _next_start(tables: Sequence[EntryPoints], words: list[str], at: int) -> int
             return i
         if base in CONTAINERS and run_at(words, i) is not None:
             return i
-        if base in WRAPPERS and not words[i - 1].startswith("-"):
+        if base in WRAPPERS and (words[i - 1] == "--" or not words[i - 1].startswith("-")):
             return i
         if any(t.requirement.match(words[i]) for t in tables):
             return i

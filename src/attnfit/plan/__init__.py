@@ -11,6 +11,7 @@ from collections.abc import Callable
 from attnfit.core import Fit, Launch, Plan, Step
 from attnfit.decide import Request
 from attnfit.engines import Cost, Engine, Weights
+from attnfit.inputs.command import Command
 from attnfit.plan import conflict_launch, elsewhere
 from attnfit.plan.changes import successors, surer_ways, text_only
 from attnfit.plan.conflict import because
@@ -31,7 +32,7 @@ __all__ = ["Render", "ends_as", "plan"]
 
 def plan(
     engine: Engine, request: Request, launch: Launch, render: Render, weights: Callable[[], Weights],
-    *, fit: Fit | None = None, far: bool = True,
+    *, fit: Fit | None = None, far: bool = True, command: Command | None = None,
 ) -> Plan:  # fmt: skip
     """What makes a launch start that does not; an empty plan for one that does, or of which that is unknown.
 
@@ -43,7 +44,7 @@ def plan(
     outcome = judge.told(request, launch, fit)
     if launch.ok is None or (fit is not None and fit.files):
         return Plan()
-    origin = start(engine, request)
+    origin = start(engine, request, command)
     if outcome.starts:
         surer = surer_ways(origin, judge, outcome) if outcome.doubts else []
         return Plan(tuple(steps(origin, outcome, surer, render)[:MOST_SURER]), tried=judge.tried)

@@ -35,8 +35,16 @@ def _remedies(engine: Engine, request: Request, hazard: Hazard) -> Iterator[Move
 
     words = next(log for log in log_words() if log.engine == engine.name)
     release = request.release.version
-    record = records_of(engine.name).get(hazard.code)
-    for remedy in meant(record, engine.name, release) if record is not None else ():
+    known = records_of(engine.name)
+    records = [known[hazard.code]] if hazard.code in known else known.values()  # a code may stand for several records
+    remedies = [
+        each
+        for record in records
+        for predicate in dict.fromkeys(["", *(when for one in record.remedies for when in one.when)])
+        for each in meant(record, engine.name, release, predicate)
+        if each.when or not predicate
+    ]
+    for remedy in remedies:
         if remedy_line(remedy) not in hazard.remedies or remedy.installs:
             continue
         edit = words.spelt(Edit(remedy.set, remedy.drop, remedy.variables), release)
@@ -68,6 +76,24 @@ def surer_ways(origin: Origin, judge: Judge, outcome: Outcome) -> list[Found]:
             after = judge.ask(with_parts(origin, parts))
             if after.starts and not after.tight and after.fit is not None and after.fit.verdict == "fits":
                 found.append(Found(parts, ((move, parts),), after))
+    return found
+
+
+def surer(origin: Origin, judge: Judge, found: Found) -> Found:
+    """The offer with a remedy of each hazard that it may meet, where it passes with it and meets no other.
+
+    A doubt may stay nevertheless: a remedy that was reported to help elsewhere is better than none."""
+    for hazard in found.outcome.launch.hazards:
+        request = with_parts(origin, found.parts)
+        for move in _remedies(origin.engine, request, hazard) if hazard.may_break else ():
+            parts = parts_of(origin, found.parts, move)
+            after = judge.ask(with_parts(origin, parts))
+            left = {each.code for each in after.launch.hazards if each.may_break}
+            known = {each.code for each in found.outcome.launch.hazards if each.may_break}
+            if judge.clean(after) and left <= known:
+                own = tuple(part for part in parts if part not in found.parts)
+                found = Found(parts, (*found.moves, (move, own)), after)
+                break
     return found
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from attnfit.decide import Request
 from attnfit.engines import Engine, Given, Move, Piece, Release
+from attnfit.inputs.command import Command
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -39,13 +40,14 @@ class Origin(msgspec.Struct, frozen=True):
     request: Request
     pieces: tuple[Piece, ...]
     releases: dict[str, Release]  # others that were looked at
+    command: Command | None = None  # what it was written in
 
     def pieces_of(self, argv: Sequence[str]) -> tuple[Piece, ...]:
         return tuple(self.engine.pieces(given_of(self.request, argv)))
 
 
-def start(engine: Engine, request: Request) -> Origin:
-    return Origin(engine, request, tuple(engine.pieces(request.given())), {})
+def start(engine: Engine, request: Request, command: Command | None = None) -> Origin:
+    return Origin(engine, request, tuple(engine.pieces(request.given())), {}, command)
 
 
 def given_of(request: Request, argv: Sequence[str]) -> Given:

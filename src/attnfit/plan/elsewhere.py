@@ -13,7 +13,10 @@ from attnfit.core import Launch, Model, Step
 from attnfit.decide import Request
 from attnfit.engines import ENGINES, Common, Cost, Engine, Move, Weights, distribution_of, engine
 from attnfit.gpus import catalogue
-from attnfit.plan.changes import successors
+from attnfit.inputs.command import Command
+from attnfit.inputs.secrets import hide
+from attnfit.inputs.switch import Switched, kept_variables, switched
+from attnfit.plan.changes import successors, surer
 from attnfit.plan.edits import Origin, Part, parts_of, start, with_parts
 from attnfit.plan.given_up import changed
 from attnfit.plan.judge import Judge, Outcome
@@ -22,6 +25,7 @@ from attnfit.plan.search import Found, Searched, minimal
 
 MOST_RELEASES, MOST_THERE = 24, 1  # releases looked at; changes of each class that are tried in each
 MOST_ENGINE, MOST_GPUS = 12, 12
+_SERVED = ("api key", "host", "port", "served name", "revision")  # without one of these it is another server
 
 
 def releases(origin: Origin, judge: Judge) -> Iterator[Found]:
@@ -126,23 +130,29 @@ def other_engines(origin: Origin, before: Launch, weights: Callable[[], Weights]
         for less in _less(common) if known else ():
             words = tuple(other.translated(less))
             argv, form = server_words(words)
+            kept = kept_variables(origin.command) if origin.command is not None else {}
             there = msgspec.structs.replace(
-                origin.request, release=other.shipped(known[-1]), argv=argv, form=form, variables={}, env={}, stated={},
-                tried=True,
+                origin.request, release=other.shipped(known[-1]), argv=argv, form=form, variables=kept, env={},
+                stated={}, tried=True,
             )  # fmt: skip
-            step = _of_engine(other, there, before, words[: len(words) - len(argv)], less.left, weights, tried)
+            head = words[: len(words) - len(argv)]
+            step = _of_engine(other, there, origin.command, before, head, less, weights, tried)
             if step is not None:
                 yield step
                 break
 
 
 def _less(common: Common) -> Iterator[Common]:
-    """All that can be said, then without the dtype, then the plainest command."""
+    """All that can be said, then without the dtype or the length, then only where it is served and to whom, then the
+    plainest command: of what decides who may ask, nothing goes without a word (`_of_engine`)."""
     yield common
-    for kept in (set(common.values) - {"dtype"}, set(common.values) & {"tensor parallel"}):
-        gone = [f"the {name}" for name in common.values if name not in kept]
+    needed = set(common.values) & {"tensor parallel", *_SERVED}
+    for kept in (set(common.values) - {"dtype"}, set(common.values) - {"length"}, needed, needed - set(_SERVED)):
+        gone = tuple(f"the {name}" for name in common.values if name not in kept)
         if gone:
-            yield Common(common.model, {k: v for k, v in common.values.items() if k in kept}, (*gone, *common.left))
+            values = {name: value for name, value in common.values.items() if name in kept}
+            guards = tuple(f"the {name}" for name in _SERVED if name in common.values and name not in kept)
+            yield Common(common.model, values, (*gone, *common.left), (*guards, *common.guards))
 
 
 def server_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
@@ -153,20 +163,12 @@ def server_words(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
 
 
 def _of_engine(
-    other: Engine,
-    request: Request,
-    before: Launch,
-    head: tuple[str, ...],
-    left: tuple[str, ...],
-    weights: Callable[[], Weights],
-    tried: list[int],
-) -> Step | None:
+    other: Engine, request: Request, command: Command | None, before: Launch, head: tuple[str, ...], common: Common,
+    weights: Callable[[], Weights], tried: list[int],
+) -> Step | None:  # fmt: skip
     origin, judge = start(other, request), Judge(weights, MOST_ENGINE)
     after = judge.ask(request)
     version = request.release.version
-    installs = f"{distribution_of(other.name).name}=={version}"
-    gone = f"left away: {', '.join(left)}" if left else ""
-    more = ""
     found = Found((), (), after)
     if not judge.clean(after):
         moves = sorted(successors(other)(request, after), key=lambda each: each.cost)
@@ -177,20 +179,30 @@ def _of_engine(
             there = judge.ask(with_parts(origin, parts))
             if judge.clean(there):
                 found = Found(parts, ((move, parts),), there)
-                more = move.text
                 break
     tried.append(judge.tried)
     if not judge.clean(found.outcome):
         return None
+    found = surer(origin, judge, found)
+    more = ", ".join(move.text for move, _ in found.moves)
     argv = with_parts(origin, found.parts).argv
-    text = (
-        f"serve it with {other.name} {version} instead{f', {more}' if more else ''}; {'; '.join(then(found.outcome))}"
-    )
+    if common.guards:
+        into = Switched(None, f"{' and '.join(common.guards)} cannot be carried over for certain")
+    elif command is None:
+        into = Switched((*head, *argv))
+    else:
+        into = switched(command, other.name, head, argv, version)
+    said = f"serve it with {other.name} {version} instead{f', {more}' if more else ''}"
+    if into.words is None:
+        said += f", with a command of your own: {into.why}"
+    left = [*common.left, *into.left]
     lost = [move.gives_up for move, _ in found.moves if move.gives_up]
-    lost += [*changed(before, found.outcome.launch), *filter(None, [gone])]
+    lost += [*changed(before, found.outcome.launch), *([f"left away: {', '.join(left)}"] if left else [])]
     return Step(
-        text, (*head, *argv), "; ".join(lost), installs=installs, kind="engine",
-        cost=Cost.ENGINE + found.cost, doubts=tuple(found.outcome.doubts), engine=other.name, release=version,
+        "; ".join([said, *then(found.outcome)]), tuple(hide(into.words)) if into.words is not None else None,
+        "; ".join(lost), installs="" if into.named else f"{distribution_of(other.name).name}=={version}",
+        kind="engine", cost=Cost.ENGINE + found.cost, doubts=tuple(found.outcome.doubts), engine=other.name,
+        release=version,
     )  # fmt: skip
 
 
@@ -199,10 +211,10 @@ def other_gpus(origin: Origin, judge: Judge, searched: Searched) -> Iterator[Ste
     request = origin.request
     mine, total = request.gpus[0][0], sum(count for _, count in request.gpus)
     size = mine.memory_gib or 0.0
-    near = sorted(
-        (entry.gpu for entry in catalogue() if entry.capability is not None and entry.kind != "embedded"),
-        key=lambda gpu: (abs((gpu.memory_gib or 0.0) - size), gpu.name),
-    )
+    entries = [entry for entry in catalogue() if entry.capability is not None and entry.kind != "embedded"]
+    kind = next((entry.kind for entry in entries if entry.gpu.name == mine.name), "datacenter")
+    entries.sort(key=lambda entry: (entry.kind != kind, abs((entry.gpu.memory_gib or 0.0) - size), entry.gpu.name))
+    near = [entry.gpu for entry in entries]  # the like kind first: who has servers buys no gaming cards
     bases: list[tuple[str, Request]] = [("", request)]
     for move, after in searched.tried:
         if after.launch.ok and after.too_large and len(bases) < 2:

@@ -41,6 +41,8 @@ class Outcome(NamedTuple):
     def doubts(self) -> list[str]:
         """What keeps a launch that starts from being sure."""
         found = ["it may run out of memory"] if self.tight else []
+        if self.launch.ok and (self.fit is None or self.fit.verdict == "unknown"):
+            found = ["it may run out of memory: not known whether it fits"]
         return found + [f"it may break: {hazard.text}" for hazard in self.launch.hazards if hazard.may_break]
 
     @property

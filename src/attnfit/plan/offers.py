@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from attnfit.core import FlagChange, Launch, Step
 from attnfit.engines import Cost, Move, distribution_of
+from attnfit.inputs.container import image_run
 from attnfit.inputs.secrets import hide
 from attnfit.plan.edits import Origin, Part, with_parts
 from attnfit.plan.given_up import given_up
@@ -52,9 +53,15 @@ def step_of(origin: Origin, before: Launch, found: Found, render: Render) -> Ste
     installs = " ".join(part.installs for part in found.parts if part.installs)
     if release and words == render(Move("", request.argv, variables=variables)):  # the command does not name it
         installs = " ".join(filter(None, [f"{distribution_of(origin.engine.name).name}=={release}", installs]))
+    image = image_run(origin.command) if origin.command is not None else None
+    text = in_words(origin, found)
+    if installs and image is not None:  # what is installed in a container is gone with it
+        inner = found._replace(parts=tuple(part for part in found.parts if not part.installs))
+        made = f"an image of your own, made from {image} with pip install {' '.join(map(repr, installs.split()))}"
+        text = ", ".join(filter(None, [made, in_words(origin, inner)]))
     return Step(
-        text="; ".join([in_words(origin, found), *then(found.outcome)]),
-        argv=words,
+        text="; ".join([text, *then(found.outcome)]),
+        argv=words if image is None or not installs else None,
         gives_up="; ".join(dict.fromkeys(given_up(origin, before, found))),
         installs=installs,
         env={name: said for part in found.parts for name, said in part.env},
@@ -71,8 +78,7 @@ def then(outcome: Outcome) -> Iterator[str]:
     """What serves it then, and what is in doubt."""
     names = ", ".join(dict.fromkeys(serving(outcome.launch)))
     yield f"then {names} serves it" if names else "then it passes"
-    if outcome.doubts:
-        yield outcome.doubts[0]
+    yield from outcome.doubts[:2]  # the memory, and a hazard
 
 
 def serving(launch: Launch) -> list[str]:

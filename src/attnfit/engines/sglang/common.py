@@ -18,7 +18,14 @@ FLAGS = {
     "host": "--host",
     "revision": "--revision",
     "trust": "--trust-remote-code",
+    "api key": "--api-key",
 }
+_HOST, _PORT = "127.0.0.1", "30000"  # where nobody says (server_args.py, 0.5.6.post2 to 0.5.23)
+# Its key guards every path but health and metrics; the other engine's only /v1, so the key alone is no counterpart.
+_GUARDS = frozenset({
+    "--api-key", "--admin-api-key", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-keyfile-password",
+    "--allowed-media-domains", "--config",  # a file may hold any of them
+})  # fmt: skip
 _NAMES = {flag: name for name, flag in FLAGS.items()}
 _WRITTEN = {"--tensor-parallel-size": "--tp", "--pipeline-parallel-size": "--pp-size"}
 
@@ -34,11 +41,12 @@ def common(given: Given) -> Common:
         name, said = _NAMES.get(span.flag), words.values(argv, span)
         if span.flag == "--model-path":
             continue
-        if name is None or len(said) > 1 or (name != "trust" and not said):
-            left.append(argv[span.start].partition("=")[0])
+        if name is None or name == "api key" or len(said) > 1 or (name != "trust" and not said):
+            left.append(span.flag)
         else:
             values[name] = said[0] if said else ""
-    return Common(model, values, tuple(left))
+    values = {**values, "host": values.get("host", _HOST), "port": values.get("port", _PORT)}
+    return Common(model, values, tuple(left), tuple(flag for flag in left if flag in _GUARDS))
 
 
 def translated(common: Common) -> Sequence[str]:

@@ -44,6 +44,8 @@ ENTRY = EntryPoints(
     },
     scripts={"sglang/launch_server.py": "module"},
     images=re.compile(r"(?:^|/)sglang$"),  # lmsysorg/sglang, nvcr.io/nvidia/sglang and their mirrors
+    official_image="lmsysorg/sglang",
+    guard_variables=(),  # environ.py 0.5.23 has none
     image_form=None,  # they start no server: the command stands behind the image
     image_tag=re.compile(r"^v?(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:[-.+_].*)?$"),
     requirement=re.compile(r"^sglang(?:\[[^\]]*\])?\s*(?:==|@)\s*v?(\d+\.\d+[\w.]*)$"),

@@ -18,7 +18,14 @@ FLAGS = {
     "host": "--host",
     "revision": "--revision",
     "trust": "--trust-remote-code",
+    "api key": "--api-key",
 }
+_HOST, _PORT = "0.0.0.0", "8000"  # where nobody says (entrypoints/openai/cli_args.py, 0.12.0 to 0.33.0)
+_GUARDS = frozenset({
+    "--api-key", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers", "--uds",
+    "--middleware", "--allowed-origins", "--allowed-methods", "--allowed-headers", "--allowed-media-domains",
+    "--disable-fastapi-docs", "--config",  # a file may hold any of them
+})  # fmt: skip
 _NAMES = {flag: name for name, flag in FLAGS.items()}
 
 
@@ -33,13 +40,14 @@ def common(given: Given) -> Common:
         if not piece.flag or piece.flag == "--model":
             continue
         name = _NAMES.get(piece.flag)
-        head, equals, glued = piece.words[0].partition("=")
+        _head, equals, glued = piece.words[0].partition("=")
         said = [glued] if equals else list(piece.words[1:])
         if name is None or len(said) > 1 or (name != "trust" and not said):
-            left.append(head)
+            left.append(piece.flag)
         else:
             values[name] = said[0] if said else ""
-    return Common(model, values, tuple(left))
+    values = {**values, "host": values.get("host", _HOST), "port": values.get("port", _PORT)}
+    return Common(model, values, tuple(left), tuple(flag for flag in left if flag in _GUARDS))
 
 
 def translated(common: Common) -> Sequence[str]:

@@ -38,6 +38,8 @@ ENTRY = EntryPoints(
     # docker/Dockerfile of the releases with a book: ENTRYPOINT ["vllm", "serve"]
     images=re.compile(r"(?:^|/)vllm-openai(?:-[a-z0-9]+)?$"),
     image_form="serve",
+    official_image="vllm/vllm-openai",
+    guard_variables=("VLLM_API_KEY",),
     image_tag=re.compile(r"^v?(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:[-.+_].*)?$"),
     requirement=re.compile(r"^vllm(?:\[[^\]]*\])?\s*(?:==|@)\s*v?(\d+\.\d+[\w.]*)$"),
     model_options=("--model",),
