@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attnfit.deploy.dropin import FILE, dropin, holds_key, wanted
@@ -44,7 +44,7 @@ def test_words_that_stay_keep_their_spelling_and_only_the_new_ones_are_spelt_out
 def test_of_a_variable_that_became_several_words_the_others_are_written_out(tmp_path: Path) -> None:
     found = unit(tmp_path, 'Environment="ARGS=--tp 8 --dtype float16"\nExecStart=/opt/v/bin/vllm serve /srv/m $ARGS\n')
     text = dropin(found, 0, ["/opt/v/bin/vllm", "serve", "/srv/m", "--tp", "8"], {}, "because", None)
-    assert "$ARGS" not in text
+    assert "$ARGS" not in text.partition("[Service]")[2]
     assert after(found, text).execs[0].argv == ["/opt/v/bin/vllm", "serve", "/srv/m", "--tp", "8"]
 
 
@@ -52,6 +52,7 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 
 @given(st.lists(words, max_size=6), st.lists(words, max_size=6), st.booleans())
+@example(["\x80", ""], ["\n", ""], False)
 def test_whatever_is_wanted_is_what_systemd_would_start(old: list[str], new: list[str], dollar: bool) -> None:
     from attnfit.inputs.units.lines import parse
     from attnfit.inputs.units.specifiers import Naming
@@ -109,6 +110,31 @@ def test_a_key_in_a_file_of_variables_stays_there(tmp_path: Path) -> None:
     assert "--api-key ${API_KEY}" in planned.text
     assert KEY not in planned.text
     assert not holds_key(planned.text)
+
+
+def test_of_values_that_are_written_out_it_is_said_that_their_file_counts_no_more(tmp_path: Path) -> None:
+    image(tmp_path, {"srv/v.env": "ARGS=--tensor-parallel-size 8 --dtype float16\nPORT=80\n"})
+    start = f"/opt/v/bin/vllm serve {GLM} --port ${{PORT}} --served-model-name $$ARGS $ARGS"
+    found = unit(tmp_path, f"EnvironmentFile=/srv/v.env\nExecStart={start}\n")
+    step = step_of(judge(found, ASKED))
+    assert step is not None
+    planned = from_step(found, judge(found, ASKED), step, ASKED)
+    comment = " ".join(planned.text.partition("[Service]")[0].replace("#", "").split())
+    assert "$ARGS: what is changed in /srv/v.env does not reach it" in comment
+    assert [note.partition("$")[2][:4] for note in planned.notes] == ["ARGS"]
+    again = from_words(found, [*found.execs[0].argv, "--seed", "1"], ASKED)
+    assert "no longer" not in again.text, "it is named still"
+    assert again.notes == ()
+
+
+@pytest.mark.parametrize(("user", "options"), [(True, "--user --root {}"), (False, "--root {}")])
+def test_the_comment_takes_exactly_this_drop_in_away(user: bool, options: str, tmp_path: Path) -> None:
+    root = image(tmp_path / "an image", {"x.service": f"[Service]\nExecStart={SERVE}\n"})
+    if user:
+        image(root, {"etc/systemd/user/x.service": f"[Service]\nExecStart={SERVE}\n"})
+    text = dropin(read_unit("x", user=user, root=root), 0, SERVE.split()[:-2], {}, "because", None)
+    line = next(line for line in text.splitlines() if "undo" in line)
+    assert line.endswith(f"attnfit unit undo x.service {options.format(repr(str(root)))}")
 
 
 def test_a_variable_of_a_file_cannot_be_changed_by_a_drop_in_and_that_is_said(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ def test_a_unit_that_passes_is_left_alone(service: Service) -> None:
 def test_written_and_undone_it_is_as_before(service: Service) -> None:
     assert service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes").returncode == 0
     assert service.dropin.stat().st_mode & 0o777 == 0o644
+    assert f"# To take it away: attnfit unit undo {NAME} --user\n" in service.dropin.read_text()
     again = service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes")
     assert "nothing is to be changed" in again.stderr
     kept = list((service.stage.state / "attnfit/units").iterdir())

@@ -86,6 +86,8 @@ def agreed(
     else:
         click.echo(f"{planned.place.shown} has it already", err=True)
     hint(f"change: {planned.why}" + (f"; gives up: {planned.gives_up}" if planned.gives_up else ""), unit)
+    for note in planned.notes:
+        hint(f"note: {note}", unit)
     hint("then: " + verdict_line(planned.after), unit)
     complaints = (systemd or Systemd(user=unit.user)).complaints(unit, {planned.place.shown: planned.text})
     if complaints is None:

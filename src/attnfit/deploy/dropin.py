@@ -7,6 +7,7 @@ out. So a key in `${API_KEY}` stays in its file.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from textwrap import wrap
@@ -24,6 +25,7 @@ from attnfit.inputs.units.words import Unbalanced, spell, word_at
 from attnfit.inputs.units.words import split as split_words
 
 FILE = "zz-attnfit.conf"  # behind those of others: drop-ins count in the order of their names
+_NAMED = re.compile(r"(?<!\$)(?:\$\$)*\$\{?([A-Za-z_]\w*)")  # `$$` is a dollar sign
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=")
 
 
@@ -65,9 +67,11 @@ def dropin(
     before: what stands in it now; its other settings stay.
     """
     changes = list(argv) != _seen(unit.execs[index], argv)
-    lines = [*wrap(f"Written by attnfit: {_comment(why)}", 100, initial_indent="# ", subsequent_indent="#   ",
-                  break_on_hyphens=False),
-             f"# To take it away: attnfit unit undo {unit.name}", "[Service]"]  # fmt: skip
+    words = list(_words(unit, unit.execs[index], argv)) if changes else []
+    said = [f"Written by attnfit: {why}", *(no_longer_read(unit, index, " ".join(words)) if changes else ())]
+    lines = [line for each in said for line in wrap(_comment(each), 100, initial_indent="# ", subsequent_indent="#   ",
+                                                    break_on_hyphens=False, break_long_words=False)]  # fmt: skip
+    lines += [f"# To take it away: {_comment(f'attnfit unit undo {unit.name}{_scope(unit)}')}", "[Service]"]
     kept = [each for each in parse(before or "", FILE) if not (changes and each.name == "ExecStart")]
     lines += [f"{each.name}={each.value}" for each in kept if each.section == "Service"]
     for name, value in sorted(changed.items()):
@@ -83,12 +87,28 @@ def dropin(
     if changes:
         lines.append("ExecStart=")
         for number, each in enumerate(unit.execs):
-            words = list(_words(unit, each, argv)) if number == index else [each.raw]
-            lines.append("ExecStart=" + _broken(words))
+            lines.append("ExecStart=" + _broken(words if number == index else [each.raw]))
     for section in dict.fromkeys(each.section for each in kept if each.section != "Service"):
         lines.append(f"[{section}]")
         lines += [f"{each.name}={each.value}" for each in kept if each.section == section]
     return "\n".join(lines) + "\n"
+
+
+def no_longer_read(unit: Unit, index: int, raw: str) -> list[str]:
+    """A sentence for each of the unit's variables that the command named and, as `raw`, names no more."""
+    old = unit.execs[index]
+    gone = [name for name in _NAMED.findall(old.raw) if name not in _NAMED.findall(raw)] if old.expands else []
+    return [
+        f"the command no longer reads ${name}: what is changed in {unit.variables.origin[name]} does not reach it"
+        for name in dict.fromkeys(gone)
+        if name in unit.variables.origin
+    ]
+
+
+def _scope(unit: Unit) -> str:
+    """The options that name this unit again."""
+    root = f" --root {shlex.quote(str(unit.root))}" if unit.root is not None else ""
+    return (" --user" if unit.user else "") + root
 
 
 def _seen(old: Exec, argv: Sequence[str]) -> list[str]:
@@ -134,7 +154,7 @@ def retold(unit: Unit, raw: str, old: str, new: str, dollar: bool) -> str | None
         if tag == "equal":
             continue
         gone, put = "".join(before[i1:i2]), "".join(after[j1:j2])
-        if re.search(r"[\"'\\]", put):
+        if re.search(r"[\"'\\]", put) or not put.isprintable():  # a line's end would end the setting
             return None
         put = put.replace("%", "%%").replace("$", "$$" if dollar else "$")
         leads = ("".join(before[i1 - n : i1]) for n in range(i1 + 1))

@@ -40,6 +40,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     after: Report
     why: str
     gives_up: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def judge(unit: Unit, asked: Asked, launch: UnitLaunch | None = None) -> Report:
@@ -93,7 +94,11 @@ def _planned(
         others = [path for path in then.dropins if path.rpartition("/")[2] > dropin.FILE]
         where = others[-1] if others else unit.fragment
         raise InputError(f"{where} sets ExecStart= behind our drop-in; change it there, or remove it")
-    return Planned(place=place, text=text, launch=new, after=judge(then, asked, new), why=why, gives_up=gives_up)
+    notes = dropin.no_longer_read(unit, launch.index, then.execs[new.index].raw)
+    return Planned(
+        place=place, text=text, launch=new, after=judge(then, asked, new), why=why, gives_up=gives_up,
+        notes=tuple(notes),
+    )  # fmt: skip
 
 
 def diff(planned: Planned) -> str:
