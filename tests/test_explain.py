@@ -332,7 +332,7 @@ def test_noise_anywhere_in_a_log_never_shows_another_kind(name: str, noise: list
 @example("dsr1-nvfp4-sm120-regression", 0.46875, b"\r")
 @settings(max_examples=80, deadline=None)
 def test_a_line_broken_in_two_is_read_as_one_of_its_halves_or_not_at_all(name: str, place: float, what: bytes) -> None:
-    """Where the line that tells two causes apart is cut, only what is left can be judged: nothing is made up of both."""
+    """Where the line that tells two causes apart is cut, only what is left of it can be judged."""
     log = LOGS[name]
     at = int(place * (len(log) - 1))
     start, end = log.rfind(b"\n", 0, at) + 1, log.find(b"\n", at)
