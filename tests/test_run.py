@@ -175,8 +175,31 @@ def test_a_second_signal_does_not_wait_for_the_grace(stage: Stage, play: Any) ->
     until(lambda: len(stage.alive()) == 3)
     run.signal(signal.SIGINT)
     run.event("stopping")
+    time.sleep(0.5)  # two at once are one
     run.signal(signal.SIGINT)
     assert run.wait() == 130
+    assert clean(stage)
+
+
+def test_one_signal_that_comes_twice_at_once_is_one(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["ends_slowly", 2.0], ["say", "up"], ["hang"]]})
+    run = play("--grace", "20")
+    until(lambda: "up" in run.said())
+    run.signal(signal.SIGTERM)
+    time.sleep(0.05)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert [event["hard"] for event in run.events("stopping")] == [False]
+
+
+def test_a_keeper_that_was_stopped_is_no_reason_not_to_end(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["worker", 2], ["hang"]]})
+    run = play()
+    until(lambda: len(stage.alive()) == 3)
+    until(lambda: stage.runs()[0]["process"][0])
+    os.kill(stage.runs()[0]["keeper"][0], signal.SIGSTOP)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
     assert clean(stage)
 
 

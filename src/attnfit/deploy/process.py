@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from attnfit.deploy import tree
 
 BLOCK = 1 << 16
 GRACE_S = 30.0  # from asking the engine to end to ending it
+SLOW_S = 5.0  # that the keeper may take beyond what it waits for
 
 
 class Detached:
@@ -50,6 +53,8 @@ class Engine:
         self.gone = False  # everything is over, and nothing is left but what `left` names
         self.trouble = ""  # why it could not be started
         self.asked = ""
+        self._until = float("inf")  # when the keeper must have ended everything
+        self._grace = grace
         self._said = b""
         self._ended = False
         pipes: list[int] = []
@@ -80,12 +85,30 @@ class Engine:
 
     def stop(self, signal_name: str = "term") -> None:
         """Asks the engine to end; asked again, or when its grace is over, everything of it is killed."""
-        self._order(b"kill" if self.asked else b"int" if signal_name == "int" else b"stop")
-        self.asked = "kill" if self.asked else "stop"
+        if self.asked:
+            self.kill()
+            return
+        self.asked = "stop"
+        self._until = time.monotonic() + self._grace + tree.SETTLE_S + tree.TERM_S + tree.KILL_S + SLOW_S
+        self._order(b"int" if signal_name == "int" else b"stop")
+        self._wake()
 
     def kill(self) -> None:
         self.asked = "kill"
+        self._until = min(self._until, time.monotonic() + tree.SETTLE_S + tree.KILL_S + SLOW_S)
         self._order(b"kill")
+        self._wake()
+
+    def _wake(self) -> None:
+        """A keeper that somebody has stopped (SIGSTOP) hears no order."""
+        if tree.same(self.keeper, self.keeper_created) is not None:
+            tree.send(self.keeper, signal.SIGCONT)
+
+    def overdue(self) -> None:
+        """Kills a keeper that was told to end everything and has not, long after it had to: what it kept is then
+        ours to end."""
+        if time.monotonic() > self._until and tree.same(self.keeper, self.keeper_created) is not None:
+            tree.send(self.keeper, signal.SIGKILL)
 
     def _order(self, line: bytes) -> None:
         assert self._keeper.stdin is not None

@@ -180,6 +180,7 @@ def stop(run: Run, seconds: float) -> Iterator[psutil.Process]:
     keeper = tree.same(*run.keeper)
     if keeper is not None:
         tree.send(keeper.pid, signal.SIGTERM)
+        tree.send(keeper.pid, signal.SIGCONT)  # somebody may have stopped it
         psutil.wait_procs([keeper], timeout=seconds)
         if keeper.is_running():
             tree.send(keeper.pid, signal.SIGQUIT)  # without grace

@@ -6,16 +6,19 @@ import contextlib
 import os
 import select
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_S = 0.2  # one sent to us and to our group (`timeout` does that) comes twice, and is one
 
 
 class Signals:
     def __init__(self) -> None:
         self.first = 0  # number of the first; 0: none came
         self.count = 0
+        self._last = (0, 0.0)
 
     def __enter__(self) -> Signals:
         self.woken, self._wake = os.pipe()
@@ -33,6 +36,9 @@ class Signals:
         os.close(self._wake)
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
+        last, self._last = self._last, (number, time.monotonic())
+        if last[0] == number and self._last[1] - last[1] < SAME_S:
+            return
         self.first = self.first or number
         self.count += 1
 

@@ -209,6 +209,7 @@ class Watch:
                 self._say("stopping", signal=self.signals.name, hard=hard, grace=self.settings.grace)
                 self.engine.stop("int" if self.signals.first == signal.SIGINT else "term")
             self._forwarded = self.signals.count
+        self.engine.overdue()
         if self.engine.asked or self.engine.code is not None:
             return
         if self.tracker.silent > QUIET_S and self.kept.size != self._judged and self.ready_at is None:
