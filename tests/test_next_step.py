@@ -114,13 +114,13 @@ def test_no_backend_accepts_is_said_only_where_none_does() -> None:
         (
             "--tensor-parallel-size=3",
             [
-                "--tensor-parallel-size 4",
-                "--tensor-parallel-size 2",
-                "--tensor-parallel-size 1 --pipeline-parallel-size 3",
+                "--tensor-parallel-size=4",
+                "--tensor-parallel-size=2",
+                "--tensor-parallel-size=1 --pipeline-parallel-size 3",
             ],
         ),
-        ("-tp 16", ["-tp 8"]),
-        ("-tp 4 -pp 4", ["-tp 2 -pp 4"]),
+        ("-tp 16", ["-tp 8", "-tp 4 --pipeline-parallel-size 2"]),
+        ("-tp 4 -pp 4", ["-tp 4 -pp 2", "-tp 1 -pp 8"]),
         ("-tp two", ["-tp 8"]),
         ("-tp", ["-tp 8"]),
         ("-tp8", ["-tp 8"]),

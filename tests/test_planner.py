@@ -399,3 +399,13 @@ def test_a_key_of_the_attention_config_costs_what_its_flag_costs() -> None:
     assert price("--attention-config.backend") == price("-ac.backend") == price("--attention-backend") == Cost.BACKEND
     assert price("--compilation-config.pass_config") == Cost.GRAPHS
     assert price("--no-such.thing") == Cost.FEATURE
+
+
+def test_a_flag_keeps_the_form_in_which_it_was_written() -> None:
+    words = ["vllm", "serve", GLM, "--tensor-parallel-size=3", "--dtype=float16"]
+    report = check(words, gpu="h200x8", engine="vllm==0.33.0")
+    for step in report.steps:
+        if step.kind in ("split", "dtype"):
+            assert "--tensor-parallel-size" not in (step.argv or ())
+            assert "--dtype" not in (step.argv or ())
+    assert any("--tensor-parallel-size=4" in (step.argv or ()) for step in report.steps), [s.text for s in report.steps]

@@ -91,8 +91,9 @@ def put(argv: Sequence[str], flag: str, *given: str) -> tuple[str, ...]:
     span = last(argv, flag)
     if span is None:
         return (*argv, flag, *given)
-    spelt = argv[span.start].partition("=")[0]
-    return (*argv[: span.start], spelt, *given, *argv[span.stop :])
+    spelt, equals, _ = argv[span.start].partition("=")
+    written = (f"{spelt}={given[0]}",) if equals and len(given) == 1 else (spelt, *given)
+    return (*argv[: span.start], *written, *argv[span.stop :])
 
 
 def shown(argv: Sequence[str], flag: str) -> str:

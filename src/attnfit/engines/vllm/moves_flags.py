@@ -104,8 +104,9 @@ class Flags:
         span = self.span_of(flag, *spellings)
         if span is None:
             return (*self.argv, flag, value)
-        spelt = self.argv[span.start].partition("=")[0]
-        return (*self.argv[: span.start], spelt, value, *self.argv[span.stop :])
+        spelt, equals, _ = self.argv[span.start].partition("=")
+        put = (f"{spelt}={value}",) if equals else (spelt, value)
+        return (*self.argv[: span.start], *put, *self.argv[span.stop :])
 
 
 @cache
