@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -399,6 +400,39 @@ def test_a_full_disk_costs_the_record_and_nothing_else(stage: Stage, play: Any) 
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     until(lambda: not stage.alive())
+
+
+def test_what_could_not_be_found_again_is_not_detached(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": SERVES})
+    (stage.state).write_text("a file where a folder should be")
+    run = play("--detach")
+    assert run.wait() == 2
+    assert "nothing was started" in run.err.read_text()
+    assert stage.pids("starts.txt") == []
+
+
+def test_a_detached_engine_whose_record_was_lost_later_is_said_by_number(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["sleep", 3.0], ["serve"]]})
+    run = play("--detach")
+    until(lambda: stage.runs() and stage.runs()[0]["process"][0])
+    keeper = stage.runs()[0]["keeper"][0]
+    shutil.rmtree(stage.state)
+    stage.state.write_text("a file where a folder should be")
+    said = run.event("detached")
+    assert (said["keeper"], said["recorded"]) == (keeper, False)
+    assert run.wait() == 0
+    os.kill(keeper, signal.SIGTERM)
+    until(lambda: not stage.alive())
+
+
+def test_an_engine_that_was_stopped_has_hung_and_our_own_kill_is_no_cause(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["killed", int(signal.SIGSTOP)]]})
+    run = play("--timeout", "1")
+    assert run.wait() == 1
+    failed = run.event("failed")
+    assert (failed["outcome"], failed["killed_by"]) == ("hung", "")
+    assert "no progress" in failed["cause"]
+    assert clean(stage)
 
 
 def test_a_dry_run_starts_and_writes_nothing(stage: Stage) -> None:

@@ -50,8 +50,6 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     if not launch:
         raise UsageError(f"no command: give the launch behind --, as in attnfit run -- {EXAMPLE.start} MODEL")
-    from click.utils import should_strip_ansi
-
     from attnfit.deploy.checked import About
     from attnfit.deploy.pivot import Wishes
     from attnfit.deploy.pivot import run as start
@@ -68,7 +66,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
 
     def tell(event: Mapping[str, Any]) -> None:
         text = report.render_json(event) if as_json else report.render(event)
-        if not as_json and should_strip_ansi(stream, color):
+        if not (stream.isatty() if color is None else color):
             text = click.unstyle(text)
         through.write(text.encode("utf-8", "replace"))
 

@@ -24,6 +24,7 @@ from attnfit.deploy.records import Attempt, Book, Run
 from attnfit.deploy.signals import Signals
 from attnfit.deploy.watch import Ended, Settings, Watch
 from attnfit.engines.serving import Address, Serving, serving_of
+from attnfit.errors import UsageError
 
 LONG_S = 600.0  # a server that served so long did not crash in a loop
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # from a crash to the next start; doubled each time
@@ -125,6 +126,9 @@ class _Runner:
         self.book = Book(run)
         records.prune()
         self.write()
+        if self.wishes.detach and self.book.trouble:
+            raise UsageError("a detached engine could not be found again without its record; make room for it, or set "
+                             "XDG_STATE_HOME to another folder; nothing was started")  # fmt: skip
         self.say("run", id=run.id, records=str(self.book.place))
         with self.signals:
             before = memory.used()
@@ -177,7 +181,9 @@ class _Runner:
         mine.stage, mine.ready_s, mine.code = ended.stage, ended.ready_s, ended.code
         if ended.outcome == "serving":
             self.write()
-            self.say("detached", id=run.id, log=str(Detached(self.book.place, self.number).log))
+            kept = not self.book.trouble
+            log = str(Detached(self.book.place, self.number).log)
+            self.say("detached", id=run.id, log=log, keeper=run.keeper[0], recorded=kept)
             return 0
         mine.ended = time.time()
         mine.left, mine.stuck = len(ended.left), sum(not each["ended"] for each in ended.left)
@@ -203,16 +209,18 @@ class _Runner:
         mine.hazard = cause.record.id if cause else ""
         if cause is not None:
             mine.cause, mine.line = cause.record.title, self.launch.clean(cause.line)[:400]
+        elif ended.outcome == "hung":
+            mine.cause = f"no progress for {ended.silent_s:.0f} s; attnfit ended it"
         elif ended.trouble:
             mine.cause = self.launch.clean(ended.trouble)
         elif answer is not None:
             mine.cause = self.launch.clean(answer.why)
             if (unknown := answer.unknown) is not None:
                 mine.line = self.launch.clean("; then ".join(unknown.chain) or unknown.earliest)[:400]
-            elif killed := _signal_name(ended.code):
+            elif (killed := _signal_name(ended.code)) and not ended.told:
                 mine.cause = f"{killed} ended its first process; its log says nothing of it"
         if ended.outcome not in ("served", "stopped"):
-            killed = _signal_name(ended.code)
+            killed = "" if ended.told else _signal_name(ended.code)  # a signal of ours is no finding
             self.say(
                 "failed", outcome=ended.outcome, stage=ended.stage, code=ended.code, killed_by=killed,
                 hazard=mine.hazard, cause=mine.cause, line=mine.line, why=cause.record.why if cause else "",

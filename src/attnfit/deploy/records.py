@@ -96,7 +96,7 @@ def new_id() -> str:
 
 
 class Book:
-    """Writes one run's record again and again. `trouble`: why it could not be written, once."""
+    """Writes one run's record again and again. `trouble`: why it could not be written the last time."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -104,7 +104,7 @@ class Book:
         self.place = folder() / run.id
 
     def write(self) -> str:
-        """Why it cannot be written, the first time that happens; else ""."""
+        """Why it cannot be written, where that is new; else ""."""
         try:
             private_folder(self.place.parent)
             private_folder(self.place)
@@ -113,6 +113,7 @@ class Book:
             first = not self.trouble
             self.trouble = f"this run is not recorded: {error.strerror or error} ({self.place})"
             return self.trouble if first else ""
+        self.trouble = ""
         return ""
 
 

@@ -54,6 +54,7 @@ class Ended(msgspec.Struct, kw_only=True):
     trouble: str
     left: list[dict[str, Any]]
     silent_s: float = 0.0
+    told: bool = False  # it was ended by us, because it hung or had failed
 
 
 class Watch:
@@ -257,6 +258,7 @@ class Watch:
             trouble=engine.trouble,
             left=engine.left,
             silent_s=self.silent,
+            told=bool(self.why),
         )
 
     def _outcome(self) -> str:

@@ -91,6 +91,11 @@ def _hung(e: Mapping[str, Any]) -> list[str]:
     return [f"hung: no progress for {e['silent']:.0f} s at stage {e['stage']}; {then}"]
 
 
+def _detached(e: Mapping[str, Any]) -> list[str]:
+    end = f"attnfit runs stop {e['id']}" if e["recorded"] else f"it is not recorded: kill {e['keeper']} ends it"
+    return [f"run {e['id']} goes on by itself; its output: {e['log']}; {end}"]
+
+
 def _dry(e: Mapping[str, Any]) -> list[str]:
     stages = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in e["stages"].items())
     return [
@@ -114,7 +119,7 @@ _TEXTS: dict[str, Any] = {
     "stopping": _stopping,
     "again": lambda e: [f"it had served; started again in {e['seconds']:.0f} s"],
     "give-up": lambda e: [f"not tried again: {e['text']}", *_ways(e["ways"])],
-    "detached": lambda e: [f"run {e['id']} goes on by itself; its output: {e['log']}; attnfit runs stop {e['id']}"],
+    "detached": _detached,
     "dry-run": _dry,
     "note": lambda e: [f"note: {e['text']}"],
     "end": lambda e: [f"ended: {e['outcome']}, {e['attempts']} attempt{'s' if e['attempts'] != 1 else ''}"],
