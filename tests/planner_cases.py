@@ -53,7 +53,7 @@ def _offer(step: Step, words: Sequence[str], gpu: str, count: int, engine: str) 
     if step.gpu:
         return
     if step.argv is None:
-        if step.kind != "format":
+        if step.kind not in ("format", "engine"):  # the other engine may have no certain command, and says why
             yield f"no command: {step.text}"
         return
     after = ask(step.argv, gpu, count, where, step.env)
