@@ -115,3 +115,19 @@ def test_an_engine_s_socket_goes_with_it(tmp_path: Path, short: Path, number: in
     run.wait()
     until(lambda: not stage.alive())
     until(lambda: not socket_.exists())
+
+
+def test_an_engine_s_socket_goes_also_where_the_keeper_is_killed(tmp_path: Path, short: Path) -> None:
+    """Else the next start would find its address in use."""
+    stage = Stage(tmp_path)
+    socket_ = short / "ipc"
+    stage.scenes({"do": [["socket", str(socket_)], ["serve"]]})
+    run = stage.start("--grace", "1", "--attempts", "2")
+    run.event("ready")
+    keeper = stage.runs()[0]["keeper"][0]
+    time.sleep(3)  # it looks 2 s after the start
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: len(run.events("ready")) == 2, run.said())
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert not socket_.exists()

@@ -123,7 +123,8 @@ class Keeper:
     def look(self) -> None:
         self.look_at = time.monotonic() + (LOOKS_S[self.looked] if self.looked < len(LOOKS_S) else 60.0)
         self.looked += 1
-        self.residue.look(each.pid for each in self.others())
+        if new := self.residue.look(each.pid for each in self.others()):
+            self.say(event="holds", paths=new)  # should we be killed ourselves
 
     def signalled(self, number: int, _frame: object) -> None:
         """SIGTERM never means haste: a unit that stops sends it to us and to attnfit, which then asks us too."""

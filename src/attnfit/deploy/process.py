@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from attnfit.deploy import tree
+from attnfit.deploy.residue import Residue
 
 BLOCK = 1 << 16
 GRACE_S = 30.0  # from asking the engine to end to ending it
@@ -55,6 +56,7 @@ class Engine:
         self.asked = ""
         self._until = float("inf")  # when the keeper must have ended everything
         self._grace = grace
+        self._residue = Residue()  # what the keeper saw the engine hold
         self._said = b""
         self._ended = False
         pipes: list[int] = []
@@ -126,6 +128,8 @@ class Engine:
             said = json.loads(line)
             if said["event"] == "started":
                 self.pid, self.created = said["pid"], said["created"]
+            elif said["event"] == "holds":
+                self._residue.told(said["paths"])
             elif said["event"] == "exited":
                 self.code = said["code"]
             elif said["event"] in ("failed", "broken"):
@@ -140,7 +144,10 @@ class Engine:
         self._keeper.wait()
         if self.pid and not self._ended:
             self.trouble = "the process that holds the engine together (attnfit.deploy.keeper) was ended from outside"
+        self._residue.look(each.pid for each in self._orphans())
         self.left += tree.end(lambda: self._orphans(), hard=True)
+        if not self._ended:
+            self.removed = self._residue.clear()
         self.gone = True
 
     def _orphans(self) -> list[psutil.Process]:

@@ -23,11 +23,16 @@ class Residue:
         self._proc, self._since = proc, time.time() - 1.0  # file systems may count more coarsely
         self._seen: set[str] = set()
 
-    def look(self, pids: Iterable[int]) -> None:
-        """Remembers what these processes hold now."""
-        bound = self._bound()
+    def look(self, pids: Iterable[int]) -> list[str]:
+        """Remembers what these processes hold now; what of it is new."""
+        bound, before = self._bound(), set(self._seen)
         for pid in pids:
             self._seen |= self._held(pid, bound)
+        return sorted(self._seen - before)
+
+    def told(self, paths: Iterable[str]) -> None:
+        """Remembers what another has seen them hold."""
+        self._seen |= set(paths)
 
     def clear(self) -> list[str]:
         """Removes what of it is still there and belongs to nobody; what was removed."""
