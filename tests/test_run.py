@@ -435,6 +435,16 @@ def test_an_engine_that_was_stopped_has_hung_and_our_own_kill_is_no_cause(stage:
     assert clean(stage)
 
 
+def test_an_engine_that_goes_into_the_background_has_not_been_ended_as_asked(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": [BEGIN, ["background", "go"], ["serve"]]})
+    run = play()
+    run.event("ready")
+    (stage.model / "go").touch()
+    assert run.wait() == 1
+    assert "in the foreground" in run.event("failed")["cause"]
+    assert clean(stage)
+
+
 def test_a_dry_run_starts_and_writes_nothing(stage: Stage) -> None:
     stage.scenes({"do": SERVES})
     done = stage.attnfit("run", "--dry-run", "--no-check", "--", *stage.launch)

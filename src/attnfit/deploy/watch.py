@@ -15,7 +15,7 @@ import msgspec
 
 from attnfit.deploy.command import Launch
 from attnfit.deploy.process import GRACE_S, Detached, Engine
-from attnfit.deploy.ready import Prober, Said
+from attnfit.deploy.ready import Prober, Said, ours
 from attnfit.deploy.signals import Signals
 from attnfit.deploy.stages import FIRST_REQUEST, SERVING, Tracker
 from attnfit.deploy.stream import BLOCK, Kept, Lines, Tail, Through
@@ -65,6 +65,7 @@ class Watch:
         self._say, self.signals = say, signals
         self.tracker = Tracker(serving, settings.patience)
         self.kept = Kept()
+        self.background = ""  # why an end of its first process that looks good is none
         self.why = ""  # why it was told to end by us: "hung", "failed"
         self.ready_at: float | None = None
         self.silent = 0.0
@@ -123,6 +124,10 @@ class Watch:
     def _hear(self) -> None:
         known = self.engine.pid
         self.engine.hear()
+        if self.engine.code == 0 and self._prober is not None and self.ready_at is not None and not self.engine.asked:
+            address = self._prober.address
+            if not address.socket and ours(address, self.engine.members()):
+                self.background = "its first process ended while another of it served; start it in the foreground"
         if self.engine.gone:
             self._select.unregister(self.engine.status)
         if self.engine.pid and not known:
@@ -255,7 +260,7 @@ class Watch:
             served_s=0.0 if self.ready_at is None else now - self.ready_at,
             code=engine.code,
             answer=self.kept.explained(self.launch.shown) if failed else None,
-            trouble=engine.trouble,
+            trouble=engine.trouble or self.background,
             left=engine.left,
             silent_s=self.silent,
             told=bool(self.why),
@@ -271,7 +276,7 @@ class Watch:
             return "served" if self.ready_at is not None else "stopped"
         if self.why:
             return self.why
-        if self.ready_at is None:
+        if self.ready_at is None or self.background:
             return "failed"
         # A server whose workers have died may shut down in good order, and say that all is well.
         return "served" if engine.code == 0 and not self.kept.died else "crashed"
