@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
+
+from replay import Played, Stage
 
 settings.register_profile("untimed", deadline=None)  # a deadline is a timed assert: it fails where others work too
 settings.load_profile("untimed")
@@ -16,3 +23,24 @@ os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", DO_NOT_TRACK="1")
 for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
               "HF_OIDC_RESOURCE", "VLLM_USE_MODELSCOPE"):  # fmt: skip
     os.environ.pop(_name, None)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for pid in made.alive():  # whatever the test did wrong
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def play(stage: Stage) -> Iterator[Any]:
+    started: list[Played] = []
+
+    def start(*options: str, **how: Any) -> Played:
+        started.append(stage.start("--grace", "2", *options, **how))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()

@@ -85,13 +85,9 @@ def test_so_is_one_that_goes_on_over_several_lines(form: str) -> None:
 
 
 def test_a_container_s_command_over_several_lines_is_one() -> None:
-    run = (
-        "docker run --rm --gpus all \\\n  -v ~/.cache:/root/.cache \\\n  vllm/vllm-openai:v0.28.0 \\\n  --model org/m\n"
-    )
+    run = "docker run --rm --gpus all \\\n  -v ~/.cache:/cache \\\n  vllm/vllm-openai:v0.28.0 \\\n  --model org/m\n"
     found = corrected(run + MAMBA)[0]
-    assert found.startswith(
-        "docker run --rm --gpus all -v ~/.cache:/root/.cache vllm/vllm-openai:v0.28.0 --model org/m"
-    )
+    assert found.startswith("docker run --rm --gpus all -v ~/.cache:/cache vllm/vllm-openai:v0.28.0 --model org/m")
     assert found.endswith("--max-num-seqs 301")
 
 

@@ -10,41 +10,18 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from replay import HERE, Played, Stage, free_port, until
+from replay import HERE, Stage, free_port, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what becomes of orphans is Linux's own")
 
 BEGIN = ["say", "INFO 11-30 12:00:00 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='m'"]
 SHARDS = ["say", "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:00<00:00]\r", "err"]
 SERVES = [BEGIN, ["worker", 2], SHARDS, ["serve"]]
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    for pid in made.alive():  # whatever the test did wrong
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def play(stage: Stage) -> Iterator[Any]:
-    started: list[Played] = []
-
-    def start(*options: str, **how: Any) -> Played:
-        started.append(stage.start("--grace", "2", *options, **how))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
 
 
 def clean(stage: Stage) -> bool:

@@ -320,6 +320,6 @@ def test_private_files_are_private_whatever_the_mask(tmp_path: Path) -> None:
 
 def test_secrets_are_those_of_the_command_and_of_variables_that_say_so() -> None:
     words = ["vllm", "serve", "m", "--api-key", "correct-horse"]
-    found = secrets_of(words, {"HF_TOKEN": "hf_0123456789", "HOME": "/root/somewhere", "API_KEY": "short"})
+    found = secrets_of(words, {"HF_TOKEN": "hf_0123456789", "HOME": "/home/someone", "API_KEY": "short"})
     assert found == {"correct-horse": "$API_KEY", "hf_0123456789": "$HF_TOKEN"}
     assert Launch(words, {}).clean("got correct-horse") == "got $API_KEY"

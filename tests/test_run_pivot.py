@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from attnfit.deploy.pivot import Wishes
 from attnfit.deploy.watch import Settings
 from attnfit.inputs.secrets import hide
 from attnfit.steps import Step
-from replay import Played, Stage, until
+from replay import Stage, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what becomes of orphans is Linux's own")
 
@@ -58,27 +57,6 @@ NO_ROOM = (
     "maximum model length is 8720."
 )
 UNKNOWN = "RuntimeError: the flux capacitor is empty"
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    for pid in made.alive():
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def play(stage: Stage) -> Iterator[Any]:
-    started: list[Played] = []
-
-    def start(*options: str, **how: Any) -> Played:
-        started.append(stage.start("--grace", "2", *options, **how))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,18 @@ class Ask(NamedTuple):
     body: Callable[[str], Mapping[str, Any]]  # by the name under which the model is served
 
 
+# the smallest requests of the interface that the engines share
+OPENAI = (
+    Ask("completion", "/v1/completions", lambda model: {"model": model, "prompt": "Hello", "max_tokens": 1}),
+    Ask(
+        "chat completion",
+        "/v1/chat/completions",
+        lambda model: {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
+    ),
+    Ask("embedding", "/v1/embeddings", lambda model: {"model": model, "input": "Hello"}),
+)
+
+
 class Stage(NamedTuple):
     name: str
     words: tuple[str, ...]  # one of which stands in a line that opens it, or goes on with it

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnfit.engines.serving import Address, Ask, Serving, Stage, local
+from attnfit.engines.serving import OPENAI, Address, Serving, Stage, local
 from attnfit.engines.sglang.entry import ENTRY
 
 _PORT = 30000  # srt/server_args.py, ServerArgs.port
@@ -34,15 +34,7 @@ SERVING = Serving(
     address=address,
     health="/health",
     models="/v1/models",
-    asks=(
-        Ask("completion", "/v1/completions", lambda model: {"model": model, "prompt": "Hello", "max_tokens": 1}),
-        Ask(
-            "chat completion",
-            "/v1/chat/completions",
-            lambda model: {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
-        ),
-        Ask("embedding", "/v1/embeddings", lambda model: {"model": model, "input": "Hello"}),
-    ),
+    asks=OPENAI,
     stages=(
         Stage("starting", ("server_args=ServerArgs(", "Init torch distributed"), 300),
         # srt/model_executor/model_runner.py:1274, 1373; srt/model_loader/weight_utils.py:1166, 1371, 1688

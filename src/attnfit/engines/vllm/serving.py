@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnfit.engines.serving import Address, Ask, Serving, Stage, local
+from attnfit.engines.serving import OPENAI, Address, Ask, Serving, Stage, local
 from attnfit.engines.vllm.entry import ENTRY
 
 _PORT = 8000  # entrypoints/common/cli_args.py
@@ -38,13 +38,7 @@ SERVING = Serving(
     health="/health",
     models="/v1/models",
     asks=(
-        Ask("completion", "/v1/completions", lambda model: {"model": model, "prompt": "Hello", "max_tokens": 1}),
-        Ask(
-            "chat completion",
-            "/v1/chat/completions",
-            lambda model: {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
-        ),
-        Ask("embedding", "/v1/embeddings", lambda model: {"model": model, "input": "Hello"}),
+        *OPENAI,
         Ask("pooling", "/pooling", lambda model: {"model": model, "input": "Hello"}),
         Ask("classification", "/classify", lambda model: {"model": model, "input": "Hello"}),
         Ask("score", "/score", lambda model: {"model": model, "text_1": "Hello", "text_2": "Hello"}),
