@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from attnfit.deploy import tree
 from replay import Played, Stage
 
 settings.register_profile("untimed", deadline=None)  # a deadline is a timed assert: it fails where others work too
@@ -23,6 +24,13 @@ os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", DO_NOT_TRACK="1")
 for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
               "HF_OIDC_RESOURCE", "VLLM_USE_MODELSCOPE"):  # fmt: skip
     os.environ.pop(_name, None)
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_reaper() -> Iterator[None]:
+    """A test that runs an engine in this process makes it take in orphans, and the next tests' would stay zombies."""
+    yield
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 0)
 
 
 @pytest.fixture

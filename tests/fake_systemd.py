@@ -7,6 +7,7 @@ systemd. $FAKE_SYSTEMD is the folder of all state; `off` in it: systemd does not
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 HOME = Path(os.environ.get("FAKE_SYSTEMD", "/nowhere"))
 
@@ -85,13 +88,12 @@ def stop(name: str) -> None:
         pid = int((HOME / f"{name}.pid").read_text())
     except FileNotFoundError:
         return
-    try:
-        os.kill(pid, signal.SIGTERM)
-        while True:
-            os.kill(pid, 0)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        supervisor = psutil.Process(pid)
+        supervisor.terminate()
+        while supervisor.status() != psutil.STATUS_ZOMBIE:  # not every first process of a machine collects them
             time.sleep(0.01)
-    except ProcessLookupError:
-        (HOME / f"{name}.pid").unlink(missing_ok=True)
+    (HOME / f"{name}.pid").unlink(missing_ok=True)
 
 
 def start(name: str) -> None:
