@@ -50,7 +50,15 @@ def _what(step: Step) -> object:
 
 def _offer(step: Step, words: Sequence[str], gpu: str, count: int, engine: str) -> Iterator[str]:
     where = f"{step.engine}=={step.release}" if step.engine else engine
-    if step.gpu:
+    if step.gpu:  # a command for other hardware is not offered, but what would start there is said
+        there = list(words)
+        for change in step.changes:
+            there = _back(FlagChange(change.name, change.after, change.before), there, words)
+        after = ask(
+            there, step.gpu, count, f"{engine.partition('==')[0]}=={step.release}" if step.release else engine, step.env
+        )
+        if not clean(after):
+            yield f"not sound: {' '.join(there)} on {step.gpu}: {after.launch.error or after.verdict}"
         return
     if step.argv is None:
         if step.kind not in ("format", "engine"):  # the other engine may have no certain command, and says why
@@ -104,6 +112,8 @@ def _words(text: str, within: Sequence[str]) -> list[str]:
         for stop in range(start + 1, len(within) + 1):
             if " ".join(within[start:stop]) == text:
                 return list(within[start:stop])
+    if text not in within:
+        return text.split(" ", 1)  # a flag and its value that are new
     at = within.index(text)  # a flag that the release does not know: its values are not shown
     stop = next((i for i in range(at + 1, len(within)) if within[i].startswith("-")), len(within))
     return list(within[at:stop])

@@ -277,6 +277,26 @@ def test_another_gpu_is_text_and_never_a_fix() -> None:
     assert "no command found that would pass" in said
 
 
+@pytest.mark.parametrize(
+    ("engine", "flags", "more"),
+    [
+        ("vllm==0.16.0", [], "vllm 0.33.0 instead of 0.16.0"),
+        ("vllm==0.33.0", ["--block-size", "3"], "drop --block-size 3"),
+        ("vllm==0.16.0", ["--max-model-len", "9999999"], "and vllm 0.33.0 instead of 0.16.0, and drop --max-model-len"),
+    ],
+)
+def test_another_gpu_is_offered_with_another_release_or_a_flag_less_if_it_takes_that(
+    engine: str, flags: list[str], more: str
+) -> None:
+    words, gpu = ["vllm", "serve", GLM, "-tp", "8", *flags], "t4"
+    report = ask(words, gpu, 8, engine, planned=True)
+    offered = [step for step in report.steps if step.gpu]
+    assert len(offered) == 1
+    assert more in offered[0].text
+    assert not list(wrong(report, words, gpu, 8, engine)), "what is said starts there"
+    assert not clean(ask(words, offered[0].gpu, 8, engine)), "as it is it does not"
+
+
 def test_fix_of_a_launch_that_passes_is_the_launch() -> None:
     words = ["vllm", "serve", GLM, "-tp", "8"]
     assert fix(check(words, gpu="h200x8", engine="vllm==0.33.0"))[0] == " ".join(words) + "\n"

@@ -1,7 +1,8 @@
 """Plan: the smallest change that makes a launch start. `decide`, `measure` and the hazards are the only judges.
 
 edits.py cuts a change into parts, search.py combines them, offers.py says them; elsewhere.py looks at other releases,
-checkpoints, engines and GPUs; useless.py and conflict.py say what does not help, and why. docs/planner.md.
+checkpoints and engines, hardware.py at other GPUs; useless.py and conflict.py say what does not help, and why
+(docs/planner.md).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from attnfit.core import Fit, Launch, Plan, Step
 from attnfit.decide import Request
 from attnfit.engines import Cost, Engine, Weights
 from attnfit.inputs.command import Command
-from attnfit.plan import conflict_launch, elsewhere
+from attnfit.plan import conflict_launch, elsewhere, hardware
 from attnfit.plan.changes import successors, surer_ways, text_only
 from attnfit.plan.conflict import because
 from attnfit.plan.edits import Origin, start
@@ -90,9 +91,10 @@ def _far(
     if len(near) + len(further) < MOST_STEPS:
         further += elsewhere.other_engines(origin, outcome.launch, weights, tried)
     if not any(step.argv for step in (*near, *further)):
-        hardware = Judge(weights, MOST_FAR)
-        further += elsewhere.other_gpus(origin, hardware, searched)
-        tried.append(hardware.tried)
+        dear = origin.request.release.dear
+        there = Judge(weights, hardware.MOST_ASKED_DEAR if dear else hardware.MOST_ASKED)
+        further += hardware.other_gpus(origin, there, searched, outcome.launch)
+        tried.append(there.tried)
     tried.append(judge.tried)
     return [*near, *sorted(further, key=lambda step: step.cost)]
 

@@ -1,4 +1,4 @@
-"""What lies outside the command at hand: another release, another checkpoint, the other engine, another GPU.
+"""What lies outside the command at hand: another release, another checkpoint, the other engine (GPUs: hardware.py).
 
 Looked at only where nothing near helps: each of these is a day's work for somebody.
 """
@@ -12,19 +12,18 @@ import msgspec
 from attnfit.core import Launch, Model, Step
 from attnfit.decide import Request
 from attnfit.engines import ENGINES, Common, Cost, Engine, Move, Weights, distribution_of, engine
-from attnfit.gpus import catalogue
 from attnfit.inputs.command import Command
 from attnfit.inputs.secrets import hide
 from attnfit.inputs.switch import Switched, kept_variables, switched
 from attnfit.plan.changes import successors, surer
-from attnfit.plan.edits import Origin, Part, parts_of, start, with_parts
+from attnfit.plan.edits import Origin, Part, Parts, parts_of, start, with_parts
 from attnfit.plan.given_up import changed
-from attnfit.plan.judge import Judge, Outcome
+from attnfit.plan.judge import Judge
 from attnfit.plan.offers import then
-from attnfit.plan.search import Found, Searched, minimal
+from attnfit.plan.search import Found, minimal
 
 MOST_RELEASES, MOST_THERE = 24, 1  # releases looked at; changes of each class that are tried in each
-MOST_ENGINE, MOST_GPUS = 12, 12
+MOST_ENGINE = 12
 _SERVED = ("api key", "host", "port", "served name", "revision")  # without one of these it is another server
 
 
@@ -48,7 +47,9 @@ def releases(origin: Origin, judge: Judge) -> Iterator[Found]:
         looked += 1
         origin.releases[version] = release
         move = Move("", request.argv, kind="release", cost=Cost.RELEASE + looked, release=version)
-        for found in _there(origin, judge, Part(release=version), move):
+        for found in with_one_more(origin, judge, ((move, (Part(release=version),)),)):
+            if not any(part.release for part in found.parts):
+                continue
             yield found
             if not any(part.installs for part in found.parts):
                 return
@@ -65,30 +66,31 @@ def _place(known: list[str], version: str, request: Request) -> float:
     return known.index(version) - at
 
 
-def _there(origin: Origin, judge: Judge, part: Part, move: Move) -> Iterator[Found]:
-    """A release as the launch is, else with one change more, the cheapest first."""
-    request = with_parts(origin, (part,))
+def with_one_more(
+    origin: Origin, judge: Judge, moves: tuple[tuple[Move, Parts], ...], lossy: bool = False
+) -> Iterator[Found]:
+    """The launch with these changes, else with one more, the cheapest first; `lossy`: it may be a feature or a size."""
+    base = tuple(part for _, own in moves for part in own)
+    request = with_parts(origin, base)
     after = judge.ask(request)
     if judge.clean(after):
-        yield Found((part,), ((move, (part,)),), after)
+        yield Found(base, moves, after)
         return
-    for more in _few(successors(origin.engine)(request, after)):
-        parts = parts_of(origin, (part,), more)
+    for more in _few(successors(origin.engine)(request, after), lossy):
+        parts = parts_of(origin, base, more)
         there = judge.ask(with_parts(origin, parts))
         if judge.clean(there):
-            own = tuple(each for each in parts if each != part)
-            found = minimal(origin, judge, Found(parts, ((move, (part,)), (more, own)), there))
-            if any(each.release for each in found.parts):
-                yield found
+            own = tuple(each for each in parts if each not in base)
+            yield minimal(origin, judge, Found(parts, (*moves, (more, own)), there))
             if not more.installs:
                 return
 
 
-def _few(moves: Iterator[Move]) -> list[Move]:
-    """The first of each class, cheapest first; those that leave the launch what it is."""
+def _few(moves: Iterator[Move], lossy: bool) -> list[Move]:
+    """The first of each class, cheapest first; if not `lossy` those that leave the launch what it is."""
     kept: dict[int, list[Move]] = {}
     for move in sorted(moves, key=lambda each: each.cost):
-        if move.cost < Cost.RELEASE and not Cost.FEATURE <= move.cost < Cost.PLUGIN:
+        if move.cost < Cost.RELEASE and (lossy or not Cost.FEATURE <= move.cost < Cost.PLUGIN):
             kept.setdefault(move.cost, []).append(move)
     return [move for group in kept.values() for move in group[:MOST_THERE]]
 
@@ -204,39 +206,3 @@ def _of_engine(
         kind="engine", cost=Cost.ENGINE + found.cost, doubts=tuple(found.outcome.doubts), engine=other.name,
         release=version,
     )  # fmt: skip
-
-
-def other_gpus(origin: Origin, judge: Judge, searched: Searched) -> Iterator[Step]:
-    """As many of another GPU: the nearest in memory that starts it as it is, or with what helped but for the memory."""
-    request = origin.request
-    mine, total = request.gpus[0][0], sum(count for _, count in request.gpus)
-    size = mine.memory_gib or 0.0
-    entries = [entry for entry in catalogue() if entry.capability is not None and entry.kind != "embedded"]
-    kind = next((entry.kind for entry in entries if entry.gpu.name == mine.name), "datacenter")
-    entries.sort(key=lambda entry: (entry.kind != kind, abs((entry.gpu.memory_gib or 0.0) - size), entry.gpu.name))
-    near = [entry.gpu for entry in entries]  # the like kind first: who has servers buys no gaming cards
-    bases: list[tuple[str, Request]] = [("", request)]
-    for move, after in searched.tried:
-        if after.launch.ok and after.too_large and len(bases) < 2:
-            bases.append((f", and {move.text}", with_parts(origin, parts_of(origin, (), move))))
-    looked, larger = 0, len(bases) > 1
-    for gpu in near:
-        if larger and (gpu.memory_gib or 0.0) <= size:
-            continue
-        if gpu.name == mine.name or (gpu.capability == mine.capability and (gpu.memory_gib or 0) <= size):
-            continue
-        looked += 1
-        for also, base in bases:
-            if looked > MOST_GPUS or judge.enough():
-                return
-            after = judge.ask(msgspec.structs.replace(base, gpus=((gpu, total),), tried=True, driver=""))
-            if judge.clean(after) and _has_room(after):
-                what = f"{total} x {gpu.name} (compute capability {gpu.capability})"
-                text = f"other hardware: {what}{also}; {'; '.join(then(after))}"
-                yield Step(text, kind="gpu", cost=Cost.GPU, doubts=tuple(after.doubts), gpu=gpu.name)
-                return
-
-
-def _has_room(outcome: Outcome) -> bool:
-    """Whether it fits as far as sizes are known: nobody gets other GPUs on a guess."""
-    return outcome.fit is None or not outcome.fit.supposed

@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 class Judge:
     def __init__(self, weights: Callable[[], Weights], most: int) -> None:
-        self._weights, self.left, self.tried = weights, most, 0
+        self.weights, self.left, self.tried = weights, most, 0
         self._known: dict[tuple[object, ...], Outcome] = {}
         self.tolerated: frozenset[str] = frozenset()  # what does nothing and cannot be taken out of the command
 
@@ -69,7 +69,7 @@ class Judge:
             self.tried += 1
             self.left -= 1
             launch = decide(request)
-            self._known[key] = Outcome(launch, measure(request, self._weights()) if launch.ok else None)
+            self._known[key] = Outcome(launch, measure(request, self.weights()) if launch.ok else None)
         return self._known[key]
 
     def told(self, request: Request, launch: Launch, fit: Fit | None) -> Outcome:

@@ -12,7 +12,7 @@ from attnfit.engines.sglang import words
 from attnfit.engines.sglang.hazards import ATTENTION_FLAGS, FOREIGN, SPARSE, indexed
 from attnfit.engines.sglang.hazards import dense as is_dense
 from attnfit.engines.sglang.moves_costs import gives_up, price
-from attnfit.engines.sglang.moves_spelling import spelling
+from attnfit.engines.sglang.moves_spelling import options, spelling
 from attnfit.engines.sglang.releases import entry
 from attnfit.inputs.secrets import is_secret
 
@@ -51,7 +51,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
             yield Move(text, ("--model-path", *argv), cost=Cost.NOTHING)
         yield from spelling(argv, given.book, launch.error or "")
     else:
-        yield from _named(argv, launch)
+        yield from _named(given, launch)
         yield from _backends(given, launch)
         yield from _kernels(given)
     draft = {span.flag for span in words.spans(argv) if span.flag.startswith("--speculative-")}
@@ -82,11 +82,12 @@ def _may_go(flag: str) -> bool:
     return flag not in words.WHICH and not is_secret(flag)
 
 
-def _named(argv: Sequence[str], launch: Launch) -> Iterator[Move]:
-    """What the engine's own words name, as in `requires --mamba-ssm-dtype bfloat16`."""
+def _named(given: Given, launch: Launch) -> Iterator[Move]:
+    """What the engine's own words name, as in `requires --mamba-ssm-dtype bfloat16`, if it is a flag of its own."""
+    argv, known = given.argv, {words.full(name) for name in options(given.book)}
     for name, value in dict.fromkeys(_NAMED.findall(launch.error or "")):
         flag = words.full(name)
-        if flag in words.WHICH or flag in ATTENTION_FLAGS or not value or value in _ENGLISH:
+        if flag not in known or flag in words.WHICH or flag in ATTENTION_FLAGS or not value or value in _ENGLISH:
             continue
         if words.value_of(argv, flag) != value:
             plain = value.rstrip(".")
