@@ -134,6 +134,28 @@ def test_the_image_names_the_release() -> None:
     assert parse_command("uv run --with 'vllm[audio]==0.16.0' vllm serve m").required_release == "0.16.0"
 
 
+@pytest.mark.parametrize(
+    ("line", "arrives"),
+    [
+        ("A=1 sudo vllm serve m", []),
+        ("A=1 B=2 sudo -u me --preserve-env=B,C nohup vllm serve m", ["B"]),
+        ("A=1 sudo -HE vllm serve m", ["A"]),
+        ("A=1 sudo --preserve-env vllm serve m", ["A"]),
+        ("A=1 sudo B=2 vllm serve m", ["B"]),
+        ("A=1 doas vllm serve m", []),
+        ("A=1 nohup sudo env B=2 vllm serve m", ["B"]),
+        ("bash -c 'export A=1; sudo vllm serve m'", []),
+        ("A=1 ssh host B=2 vllm serve m", ["B"]),
+        ("A=1 nohup vllm serve m", ["A"]),
+    ],
+)
+def test_a_variable_counts_only_where_it_arrives(line: str, arrives: list[str]) -> None:
+    command = parse_command(line)
+    assert list(command.env) == arrives
+    lost = [name for name in ("A", "B") if f"{name}=" in line and name not in arrives and "ssh" not in line]
+    assert all(any(note.startswith(name) and "in front of" in note for note in command.notes) for name in lost)
+
+
 def test_where_it_runs_and_on_what() -> None:
     assert parse_command("/opt/venv/bin/vllm serve m").prefix == "/opt/venv"
     assert parse_command("bash -c '. /v/bin/activate && vllm serve m'").prefix == "/v"

@@ -12,7 +12,7 @@ from attnfit.inputs.container import container_option, gpu_request, run_at
 from attnfit.inputs.layers import Layer, Unwrapped
 from attnfit.inputs.options import ASSIGNMENT, dash_c, prelude, requirement, skip_options, skip_python_wrapper
 from attnfit.inputs.starts import PYTHON, base_name, match_entry, nothing_started
-from attnfit.inputs.wrappers import CONTAINERS, SHELLS, WRAPPERS
+from attnfit.inputs.wrappers import CONTAINERS, OWN_ENVIRONMENT, SHELLS, WRAPPERS
 
 MAX_NESTING = 8
 MAX_COMMANDS = 100  # in one shell string
@@ -59,7 +59,9 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
             return _ssh(found, tables, words, at, depth)
         if base in WRAPPERS:
             found.wrappers.append(base)
-            at = skip_options(found, words, at, base)
+            start, at = at, skip_options(found, words, at, base)
+            if base in OWN_ENVIRONMENT:
+                _env_reset(found, base, words[start + 1 : at])
             seen_program = True
             continue
         if PYTHON.match(base) and (size := skip_python_wrapper(found, words, at)) is not None:
@@ -75,6 +77,25 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
         seen_program = True
         at = following
     raise nothing_started(tables, words, 0)
+
+
+def _env_reset(found: Unwrapped, program: str, options: Sequence[str]) -> None:
+    """What stands in front of sudo does not pass it, unless it is asked to keep the environment (its env_reset)."""
+    kept: set[str] = set()
+    for option in options:
+        name, eq, value = option.partition("=")
+        if name == "--preserve-env" and eq:
+            kept |= set(value.split(","))
+        elif name == "--preserve-env" or (program == "sudo" and re.fullmatch(r"-[A-Za-z]*E[A-Za-z]*", option)):
+            return
+    lost = [name for name in found.env if name not in kept]
+    for name in lost:
+        del found.env[name]
+    if lost:
+        found.notes.append(
+            f"{', '.join(lost)} stands in front of {program}, which starts with an environment of its own; "
+            f"taken as not set: write it behind {program}"
+        )
 
 
 def _entry(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: int) -> int | None:
@@ -169,6 +190,7 @@ def _ssh(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: 
     if i + 1 >= len(words):
         raise UsageError("ssh with no command starts no server; give the command it should run")
     found.remote = True
+    found.env = {}  # what is set here does not reach the other machine
     found.notes.append(f"the server runs on {words[i]}; what is installed there is not known here")
     rest = words[i + 1 :]
     if len(rest) == 1 and re.search(r"\s", rest[0]):

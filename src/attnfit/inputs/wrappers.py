@@ -105,6 +105,7 @@ MODULE_WRAPPERS: dict[str, str] = {
     "pdb": "coverage",
     "viztracer": "coverage",
 }
+OWN_ENVIRONMENT = frozenset(("sudo", "doas"))  # what is set in front of them does not reach the command by default
 SHELLS = frozenset(("bash", "sh", "zsh", "dash", "ksh", "ash", "fish"))
 CONTAINERS = frozenset(("docker", "podman", "nerdctl"))
 PYTHON_VALUES = frozenset(("-X", "-W", "-Q", "--check-hash-based-pycs"))
