@@ -53,7 +53,7 @@ def _offer(step: Step, words: Sequence[str], gpu: str, count: int, engine: str) 
     if step.gpu:  # a command for other hardware is not offered, but what would start there is said
         there = list(words)
         for change in step.changes:
-            there = _back(FlagChange(change.name, change.after, change.before), there, words)
+            there = _forth(change, there)
         after = ask(
             there, step.gpu, count, f"{engine.partition('==')[0]}=={step.release}" if step.release else engine, step.env
         )
@@ -106,14 +106,25 @@ def _back(change: FlagChange, argv: list[str], given: Sequence[str]) -> list[str
     return [*argv[:at], *old, *argv[at + len(new) :]]
 
 
+def _forth(change: FlagChange, argv: list[str]) -> list[str]:
+    """The words given with one flag changed."""
+    new = [] if change.after is None else change.after.split(" ", 1)
+    if change.before is None:
+        return [*argv, *new]
+    old = _words(change.before, argv)
+    at = next(i for i in range(len(argv)) if argv[i : i + len(old)] == old)
+    stop = at + len(old)
+    while len(old) == 1 and stop < len(argv) and not argv[stop].startswith("-"):
+        stop += 1  # a flag that the release does not know: its values are not shown
+    return [*argv[:at], *new, *argv[stop:]]
+
+
 def _words(text: str, within: Sequence[str]) -> list[str]:
     """The words that stand there as one text: a value may hold blanks."""
     for start in range(len(within)):
         for stop in range(start + 1, len(within) + 1):
             if " ".join(within[start:stop]) == text:
                 return list(within[start:stop])
-    if text not in within:
-        return text.split(" ", 1)  # a flag and its value that are new
     at = within.index(text)  # a flag that the release does not know: its values are not shown
     stop = next((i for i in range(at + 1, len(within)) if within[i].startswith("-")), len(within))
     return list(within[at:stop])

@@ -297,6 +297,23 @@ def test_another_gpu_is_offered_with_another_release_or_a_flag_less_if_it_takes_
     assert not clean(ask(words, offered[0].gpu, 8, engine)), "as it is it does not"
 
 
+@pytest.mark.parametrize("code_is_there", [True, False])
+def test_the_model_s_own_code_is_a_way_that_is_said_where_nobody_knows_what_it_does(
+    tmp_path: Path, code_is_there: bool
+) -> None:
+    """It is no offer: attnfit does not run that code."""
+    config = {"model_type": "mymodel", "architectures": ["LlamaForCausalLM"],
+              "auto_map": {"AutoConfig": "configuration_mine.MyConfig"}}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if code_is_there:
+        (tmp_path / "configuration_mine.py").touch()
+    report = check(["vllm", "serve", str(tmp_path)], gpu="h100", engine="vllm==0.33.0")
+    assert report.verdict == "refused"
+    said = [step for step in report.steps if "--trust-remote-code may help" in step.text]
+    assert bool(said) == code_is_there
+    assert all(step.argv is None and not step.cost and "look at it first" in step.gives_up for step in said)
+
+
 def test_fix_of_a_launch_that_passes_is_the_launch() -> None:
     words = ["vllm", "serve", GLM, "-tp", "8"]
     assert fix(check(words, gpu="h200x8", engine="vllm==0.33.0"))[0] == " ".join(words) + "\n"

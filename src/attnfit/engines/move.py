@@ -6,7 +6,7 @@ to keep that order for the few changes that one offer combines (docs/planner.md 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -52,3 +52,11 @@ class Move(NamedTuple):
     cost: int = Cost.FEATURE
     whole: bool = False  # its parts are one thing: a flag in the place of two
     release: str = ""  # of the engine, where that is what changes
+
+
+def trusting(argv: tuple[str, ...], said: str) -> Iterator[Move]:
+    """What transformers asks for where a model brings code of its own. Both engines have the flag."""
+    flag = "--trust-remote-code"
+    if "trust_remote_code=True" in said and flag not in argv:
+        lost = "safety: code that comes with the model is run; look at it first"
+        yield Move(flag, (*argv, flag), lost, cost=Cost.FEATURE, kind="trust")

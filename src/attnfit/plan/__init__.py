@@ -18,7 +18,7 @@ from attnfit.plan.changes import successors, surer_ways, text_only
 from attnfit.plan.conflict import because
 from attnfit.plan.edits import Origin, start
 from attnfit.plan.judge import Judge, Outcome
-from attnfit.plan.offers import MOST_STEPS, Render, ends_as, steps
+from attnfit.plan.offers import MOST_STEPS, Render, ends_as, perhaps, steps
 from attnfit.plan.search import Searched, search
 from attnfit.plan.useless import MOST, useless
 
@@ -59,7 +59,7 @@ def plan(
             asked = Judge(weights, conflict_launch.MOST_ASKED)
             why = tuple(conflict_launch.because(origin, outcome, asked))
             tried.append(asked.tried)
-        offered = [*text_only(engine, request, outcome), *offered]
+        offered = [*text_only(engine, request, outcome), *offered, *perhaps(searched.tried)]
         offered = _far(origin, outcome, searched, offered, render, weights, tried)
     cheapest = min((step.cost for step in offered), default=None)
     said = tuple(useless(outcome, searched.tried, cheapest))[:MOST]

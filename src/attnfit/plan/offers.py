@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from attnfit.core import FlagChange, Launch, Step
 from attnfit.engines import Cost, Move, distribution_of
@@ -40,6 +40,16 @@ def steps(origin: Origin, before: Outcome, found: list[Found], render: Render) -
             ways.add(frozenset(each.parts))
             offered.append(step)
     return offered
+
+
+def perhaps(tried: Sequence[tuple[Move, Outcome]]) -> list[Step]:
+    """The cheapest change after which nothing is refused any more, though what decides then is not known. No offer."""
+    open_ends = [(move, after.launch.unknown) for move, after in tried if after.launch.ok is None]
+    for move, unknown in sorted(open_ends, key=lambda each: each[0].cost)[:1]:
+        why = f": {unknown[0]}" if unknown else ""
+        text = f"{move.text} may help: it is past this refusal, but whether it starts then is not known{why}"
+        return [Step(text, gives_up=move.gives_up)]
+    return []
 
 
 def step_of(origin: Origin, before: Launch, found: Found, render: Render) -> Step | None:

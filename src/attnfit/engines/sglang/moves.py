@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from attnfit.core import Launch, Status
 from attnfit.engines import Cost, Given, Move
-from attnfit.engines.move import starts
+from attnfit.engines.move import starts, trusting
 from attnfit.engines.sglang import words
 from attnfit.engines.sglang.hazards import ATTENTION_FLAGS, FOREIGN, SPARSE, indexed
 from attnfit.engines.sglang.hazards import dense as is_dense
@@ -52,6 +52,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
         yield from spelling(argv, given.book, launch.error or "")
     else:
         yield from _named(given, launch)
+        yield from trusting(argv, launch.error or "")
         yield from _backends(given, launch)
         yield from _kernels(given)
     draft = {span.flag for span in words.spans(argv) if span.flag.startswith("--speculative-")}

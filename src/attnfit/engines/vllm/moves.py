@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from attnfit.core import Fit, Launch, Status
 from attnfit.engines import Cost, Given, Move
-from attnfit.engines.move import starts
+from attnfit.engines.move import starts, trusting
 from attnfit.engines.vllm import moves_inert, moves_ours, moves_sizes
 from attnfit.engines.vllm.moves_costs import gives_up, price
 from attnfit.engines.vllm.moves_flags import Flags, name_of, words
@@ -52,6 +52,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
         yield from moves_sizes.stages(flags)
     if parsed:
         yield from _named(flags, said)
+        yield from trusting(flags.argv, said)
     for span in flags.spans:
         name = flags.whole(flags.argv[span.start])
         if _may_go(name_of(flags.argv[span.start]), wrong.get(span.start)):
