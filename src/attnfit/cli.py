@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnfit import __version__, cli_doctor, cli_explain, cli_fleet, cli_free, cli_run
-from attnfit.commands import LazyGroup, WithCommand
+from attnfit.commands import LazyGroup, WithCommand, say
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
 
@@ -108,18 +108,18 @@ def check(ctx: click.Context, /, model: str | None, batch: str | None, **options
     if options["as_json"]:
         from attnfit.report.json import render as render_json
 
-        _say(render_json(report).decode())
+        say(render_json(report).decode())
     elif options["fix"]:
         from attnfit.report.planned import fix
 
         command, hint = fix(report)
-        _say(command) if command else None
+        say(command) if command else None
         _hint(hint)
     else:
         from attnfit.report.text import render, verdict_line
 
         text = verdict_line(report) + "\n" if options["quiet"] else render(report, every=options["every"])
-        _say(text, ctx.find_root().color)
+        say(text)
         if options["quiet"]:  # without a word a pass would seem to be one of the kernels too
             _hint("".join(f"kernels: {why}\n" for why in report.launch.kernels_unknown[:1]))
     ctx.exit(1 if options["strict"] and report.exit_code == 0 and report.may_break else report.exit_code)
@@ -139,7 +139,7 @@ def model(ctx: click.Context, /, model: str, engine: str | None, headers: bool, 
     from attnfit.understand import describe
 
     found = describe(model, engine=engine, headers=headers)
-    _say(report.render_json(found) if as_json else report.render(found), ctx.find_root().color)
+    say(report.render_json(found) if as_json else report.render(found))
     ctx.exit(found.exit_code)
 
 
@@ -174,48 +174,6 @@ def backends(engine: str, as_json: bool) -> None:
     from attnfit.report import lists
 
     click.echo(lists.backends(engine, as_json), nl=False)
-
-
-DIFF = f"attnfit diff {EXAMPLE.engine} {' '.join(EXAMPLE.example_releases)} MODEL --gpu h200x8"
-
-
-@cli.command(cls=WithCommand, epilog=EPILOG, help=f"What changes for a launch between two releases: {DIFF}")
-@click.argument("words", nargs=-1, metavar="ENGINE OLD NEW [MODEL]")
-@click.option("--gpu", required=True, envvar="ATTNFIT_GPU")
-@click.option("-n", "--count", type=click.IntRange(1, 4096))
-@click.option("--json", "as_json", is_flag=True)
-@click.pass_context
-def diff(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
-    from attnfit.api import check as answer
-    from attnfit.report import difference
-
-    launch: tuple[str, ...] = ctx.meta.get("launch", ())
-    engine, old, new, model = _two_releases(words)
-    both = [
-        answer(
-            launch,
-            gpu=options["gpu"],
-            count=options["count"],
-            model=model,
-            engine=f"{engine}=={version}",
-            planned=False,
-            instead=True,
-        )
-        for version in (old, new)
-    ]
-    _say(difference.render(both[0], both[1], as_json=options["as_json"]), ctx.find_root().color)
-    ctx.exit(both[1].exit_code)
-
-
-def _two_releases(words: tuple[str, ...]) -> tuple[str, str, str, str | None]:
-    """`NAME OLD NEW [MODEL]`, or `NAME==OLD NAME==NEW [MODEL]`: engine, old, new, model."""
-    if words and "==" in words[0]:
-        words = (words[0].partition("==")[0], words[0].partition("==")[2], *words[1:])
-    if not 3 <= len(words) <= 4:
-        raise UsageError(f"give an engine, two releases and a model: {DIFF}")
-    engine = words[0].strip()
-    old, new = (word.removeprefix(f"{engine}==").strip() for word in words[1:3])
-    return engine, old, new, words[3] if len(words) == 4 else None
 
 
 @cli.command()
@@ -343,14 +301,6 @@ def _show(error: click.ClickException) -> None:
     said = StringIO()
     error.show(said)
     click.echo(printable(clean(said.getvalue(), sys.argv[1:])), err=True, nl=False)
-
-
-def _say(text: str, color: bool | None = None) -> None:
-    """The answer, with no key or token of the command line in it."""
-    from attnfit.inputs.secrets import clean
-    from attnfit.report.plain import styled
-
-    click.echo(styled(clean(text, sys.argv[1:])), nl=False, color=color)
 
 
 def _hint(text: str) -> None:

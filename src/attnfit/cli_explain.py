@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from attnfit.commands import WithCommand
+from attnfit.commands import WithCommand, say
 from attnfit.errors import UsageError, did_you_mean
 
 _ID = re.compile(r"(?i)AF-?(\d{3})")
@@ -61,7 +60,7 @@ def explain(ctx: click.Context, /, log: str, gpu: str | None, count: int | None,
         text = report.render_json(answer)
     else:
         text = report.verdict_line(answer) + "\n" if quiet else report.render(answer)
-    _say(ctx, text)
+    say(text)
     ctx.exit(answer.exit_code)
 
 
@@ -86,7 +85,7 @@ def hazards(ctx: click.Context, /, engine: str | None, kind: str | None, as_json
         for record in catalogue().records
         if (kind is None or record.kind == kind) and (engine is None or record.engine in ("", engine))
     ]
-    _say(ctx, report.render_list_json(records) if as_json else report.render_list(records))
+    say(report.render_list_json(records) if as_json else report.render_list(records))
 
 
 def _one(ctx: click.Context, id: str, as_json: bool, quiet: bool) -> None:
@@ -95,14 +94,7 @@ def _one(ctx: click.Context, id: str, as_json: bool, quiet: bool) -> None:
 
     record = find(id)
     text = report.render_json(record) if as_json else report.render(record)
-    _say(ctx, text.partition("\n")[0] + "\n" if quiet else text)
-
-
-def _say(ctx: click.Context, text: str) -> None:
-    from attnfit.inputs.secrets import clean
-    from attnfit.report.plain import styled
-
-    click.echo(styled(clean(text, sys.argv[1:])), nl=False, color=ctx.find_root().color)
+    say(text.partition("\n")[0] + "\n" if quiet else text)
 
 
 COMMANDS: dict[str, Any] = {"explain": explain, "hazards": hazards}

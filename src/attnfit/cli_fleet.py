@@ -1,15 +1,14 @@
-"""`attnfit where` and `attnfit which`: one launch, asked of every GPU or of every release."""
+"""`attnfit where`, `which` and `diff`: one launch, asked of every GPU, of every release, of two of them."""
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
 from typing import Any
 
 import click
 
-from attnfit.commands import WithCommand
+from attnfit.commands import WithCommand, say
 from attnfit.engines.entry import entry_of
 from attnfit.errors import UsageError
 
@@ -59,7 +58,7 @@ def where(ctx: click.Context, /, model: str | None, **options: Any) -> None:
         text = report.render_json(fleet)
     else:
         text = report.headline(fleet) + "\n" if options["quiet"] else report.render(fleet, every=options["every"])
-    _say(text, ctx)
+    say(text)
     ctx.exit(fleet.exit_code)
 
 
@@ -112,16 +111,54 @@ def which(ctx: click.Context, /, model: str | None, gpu: str | None, count: int 
         text = report.render_json(answers, on)
     else:
         text = report.quiet(answers) if options["quiet"] else report.render(answers, on)
-    _say(text, ctx)
+    say(text)
     ctx.exit(report.exit_code(answers))
 
 
-def _say(text: str, ctx: click.Context) -> None:
-    """The answer, with no key or token of the command line in it."""
-    from attnfit.inputs.secrets import clean
-    from attnfit.report.plain import styled
-
-    click.echo(styled(clean(text, sys.argv[1:])), nl=False, color=ctx.find_root().color)
+DIFF = f"attnfit diff {EXAMPLE.engine} {' '.join(EXAMPLE.example_releases)} MODEL --gpu h200x8"
 
 
-COMMANDS: dict[str, Any] = {"where": where, "which": which}
+@click.command(
+    cls=WithCommand,
+    epilog="Exit codes: 0 passes, 1 refused or breaks, 2 usage or internal error, 3 unknown.",
+    help=f"What changes for a launch between two releases: {DIFF}",
+)
+@click.argument("words", nargs=-1, metavar="ENGINE OLD NEW [MODEL]")
+@click.option("--gpu", required=True, envvar="ATTNFIT_GPU")
+@click.option("-n", "--count", type=click.IntRange(1, 4096))
+@click.option("--json", "as_json", is_flag=True)
+@click.pass_context
+def diff(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
+    from attnfit.api import check as answer
+    from attnfit.report import difference
+
+    launch: tuple[str, ...] = ctx.meta.get("launch", ())
+    engine, old, new, model = _two_releases(words)
+    both = [
+        answer(
+            launch,
+            gpu=options["gpu"],
+            count=options["count"],
+            model=model,
+            engine=f"{engine}=={version}",
+            planned=False,
+            instead=True,
+        )
+        for version in (old, new)
+    ]
+    say(difference.render(both[0], both[1], as_json=options["as_json"]))
+    ctx.exit(both[1].exit_code)
+
+
+def _two_releases(words: tuple[str, ...]) -> tuple[str, str, str, str | None]:
+    """`NAME OLD NEW [MODEL]`, or `NAME==OLD NAME==NEW [MODEL]`: engine, old, new, model."""
+    if words and "==" in words[0]:
+        words = (words[0].partition("==")[0], words[0].partition("==")[2], *words[1:])
+    if not 3 <= len(words) <= 4:
+        raise UsageError(f"give an engine, two releases and a model: {DIFF}")
+    engine = words[0].strip()
+    old, new = (word.removeprefix(f"{engine}==").strip() for word in words[1:3])
+    return engine, old, new, words[3] if len(words) == 4 else None
+
+
+COMMANDS: dict[str, Any] = {"where": where, "which": which, "diff": diff}

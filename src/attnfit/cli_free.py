@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attnfit.commands import say
 from attnfit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def holders(ctx: click.Context, *, as_json: bool) -> None:
     from attnfit.report import holders as report
 
     found = read()
-    _say(ctx, report.render_json(found) if as_json else report.render(found))
+    say(report.render_json(found) if as_json else report.render(found))
 
 
 @click.command(epilog="Exit codes: 0 nothing is left, 1 something could not be ended, 2 usage or internal error.")
@@ -48,7 +49,7 @@ def free(ctx: click.Context, /, run_id: str | None, unit: str | None, yes: bool,
         click.echo(f"nothing is left of {what}")
         return
     for each in found:
-        _say(ctx, f"{each.origin}\n" + table(each.processes))
+        say(f"{each.origin}\n" + table(each.processes))
     everyone = [process for each in found for process in each.processes]
     strangers = sorted({process.user for process in everyone if process.uid != os.geteuid()})
     if strangers:
@@ -132,12 +133,6 @@ def _end(found: list[Left], everyone: list[Process], grace: float, again: Any) -
         if then - now > 1:
             click.echo(f"GPU {number}: {(then - now) / 1024:.1f} GiB free again")
     return 0 if all(each.over for each in done) else 1
-
-
-def _say(ctx: click.Context, text: str) -> None:
-    from attnfit.report.plain import styled
-
-    click.echo(styled(text), nl=False, color=ctx.find_root().color)
 
 
 COMMANDS: dict[str, Any] = {"free": free}

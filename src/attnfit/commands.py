@@ -1,7 +1,8 @@
-"""Kinds of click commands: those that take a launch behind --, groups whose commands are imported when asked for."""
+"""Kinds of click commands (with a launch behind --, groups that are imported when asked for), and how they answer."""
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -35,3 +36,12 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return self._found().get(cmd_name)
+
+
+def say(text: str) -> None:
+    """The answer, with no key or token of the command line in it, coloured as the root command was told."""
+    from attnfit.inputs.secrets import clean
+    from attnfit.report.plain import styled
+
+    ctx = click.get_current_context(silent=True)
+    click.echo(styled(clean(text, sys.argv[1:])), nl=False, color=ctx.find_root().color if ctx else None)
