@@ -141,6 +141,27 @@ def test_context_parallel_ranks_need_a_backend_that_returns_the_sums(
     assert (found.strength if found else None) == strength
 
 
+@pytest.mark.parametrize(("gpu", "release", "words", "strength"), [
+    ("a100-80g", "0.33.0", "--mm-encoder-attn-backend TRITON_ATTN", None),
+    ("a100-80g", "0.33.0", "--mm-encoder-attn-backend FLEX_ATTENTION", "may break"),
+    ("a100-80g", "0.16.0", "--mm-encoder-attn-backend TRITON_ATTN", "may break"),
+    ("a100-80g", "0.16.0", "--mm-encoder-attn-backend TORCH_SDPA", None),
+    ("t4", "0.33.0", "--dtype half --mm-encoder-attn-backend FLASH_ATTN", "may break"),
+    ("t4", "0.33.0", "--dtype half --mm-encoder-attn-backend FLASH_ATTN --language-model-only", None),
+])  # fmt: skip
+def test_the_vision_encoder_takes_the_backend_asked_for_unseen(
+    at: dict[str, str], gpu: str, release: str, words: str, strength: str | None
+) -> None:
+    report = launch(f"{at['Qwen__Qwen2.5-VL-7B-Instruct']} -tp 4 {words}", f"{gpu}x4", release)
+    assert report.verdict == "passes"
+    found = hazards(report).get("AF229")
+    assert (found.strength if found else None) == strength
+    if strength:  # and the planner goes round it
+        command = ["vllm", "serve", at["Qwen__Qwen2.5-VL-7B-Instruct"], "-tp", "4", *words.split()]
+        steps = check(command, gpu=f"{gpu}x4", engine=f"vllm=={release}").steps
+        assert any(step.text.startswith("drop --mm-encoder-attn-backend") for step in steps)
+
+
 def test_the_remedy_comes_as_the_user_s_own_command(at: dict[str, str]) -> None:
     model = at["deepseek-ai__DeepSeek-V3.2"]
     command = ["vllm", "serve", model, "-tp", "8", "-dcp", "2", "--port", "8001"]

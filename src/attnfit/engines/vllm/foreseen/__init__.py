@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from attnfit.core import Hazard
-from attnfit.engines.vllm.foreseen import kernels, packages, parallel
+from attnfit.engines.vllm.foreseen import kernels, packages, parallel, vision
 from attnfit.engines.vllm.foreseen.inert import inert
 from attnfit.engines.vllm.foreseen.seen import Found, Predicate, Seen
 from attnfit.engines.vllm.foreseen.variables import unread
@@ -31,6 +31,7 @@ WHEN: Mapping[str, Predicate] = {
     "dcp_without_lse": parallel.dcp_without_lse,
     "dcp_workspace": parallel.dcp_workspace,
     "flashinfer_cannot_compile": packages.flashinfer_cannot_compile,
+    "vit_backend": vision.vit_backend,
 }
 
 __all__ = ["WHEN", "foresee", "unread"]
