@@ -45,7 +45,7 @@ def wrong(report: Report, words: Sequence[str], gpu: str, count: int, engine: st
 
 def _what(step: Step) -> object:
     """Of one class there may be several kinds: fewer requests and shorter ones, more GPUs and fewer."""
-    return tuple(sorted((change.name, change.after) for change in step.changes))
+    return tuple(sorted((change.name, change.after or "") for change in step.changes))
 
 
 def _offer(step: Step, words: Sequence[str], gpu: str, count: int, engine: str) -> Iterator[str]:

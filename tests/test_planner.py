@@ -169,6 +169,7 @@ def test_no_launch_is_asked_twice_and_no_more_than_the_budget() -> None:
         ("m --enforce-eager --kv-cache-dtype fp8", "m --kv-cache-dtype auto --block-size 16"),
         ("m x y --dtype=half", "m --dtype half"),
         ("m --no-such 4 --nor-such", "m --block-size 16"),
+        ("m --kv-cache-dtype fp8 --dtype auto", "m --dtype auto --block-size 16 --kv-cache-dtype auto"),
     ],
 )
 def test_parts_put_together_are_the_launch_they_were_taken_from(given: str, then: str) -> None:
@@ -178,6 +179,21 @@ def test_parts_put_together_are_the_launch_they_were_taken_from(given: str, then
     assert sorted(words) == sorted(then.split())
     assert with_parts(origin, ()).argv == tuple(given.split())
     assert all(with_parts(origin, (part,)).argv != origin.request.argv for part in parts)
+
+
+def test_a_flag_that_goes_here_and_comes_back_there_is_one_change() -> None:
+    given, then, found = (
+        text.split()
+        for text in (
+            "m --kv-cache-dtype fp8 --dtype auto",
+            "m --dtype auto --block-size 16 --kv-cache-dtype auto",
+            "m --kv-cache-dtype auto --dtype auto --block-size 16",
+        )
+    )
+    origin = origin_of(given)
+    parts = parts_of(origin, (), Move("", tuple(then)))
+    assert [part.put for part in parts] == [(("--kv-cache-dtype", "auto"),), (("--block-size", "16"),)]
+    assert with_parts(origin, parts).argv == tuple(found)
 
 
 def origin_of(argv: Sequence[str]) -> Origin:

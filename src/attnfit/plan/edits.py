@@ -108,11 +108,22 @@ def _put(pieces: tuple[Piece, ...], words: list[Part]) -> tuple[str, ...]:
 
 
 def _words(old: tuple[Piece, ...], new: tuple[Piece, ...]) -> Iterator[Part]:
-    """Where two lists of pieces differ, one flag at a time."""
+    """Where two lists of pieces differ, one flag at a time: one that goes here and comes back there is one change."""
     before, after = [p.words for p in old], [p.words for p in new]
-    for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if tag != "equal":
-            yield from _block(old, new, range(i, j), range(k, m))
+    parts = [
+        part
+        for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        if tag != "equal"
+        for part in _block(old, new, range(i, j), range(k, m))
+    ]
+    gone = {old[part.at].flag: part for part in parts if part.stop == part.at + 1 and not part.put}
+    flags = {piece.words: piece.flag for piece in new}
+    for part in [part for part in parts if part.at == part.stop]:
+        left = gone.pop(flags[part.put[0]], None) if flags[part.put[0]] else None
+        if left is not None:
+            parts[parts.index(left)] = Part(at=left.at, stop=left.stop, put=part.put)
+            parts.remove(part)
+    yield from parts
 
 
 def _block(old: tuple[Piece, ...], new: tuple[Piece, ...], gone: range, come: range) -> Iterator[Part]:
