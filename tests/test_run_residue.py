@@ -117,6 +117,18 @@ def test_an_engine_s_socket_goes_with_it(tmp_path: Path, short: Path, number: in
     until(lambda: not socket_.exists())
 
 
+def test_a_socket_of_a_process_that_soon_failed_goes_too(tmp_path: Path, short: Path) -> None:
+    """Opened after one look (2 s after the start) and gone before the next (7 s): a new socket is met as it comes."""
+    stage = Stage(tmp_path)
+    socket_ = short / "ipc"
+    stage.scenes({"do": [["sleep", 2.5], ["socket", str(socket_)], ["sleep", 1.5], ["say", "RuntimeError: no"],
+                         ["exit", 1]]})  # fmt: skip
+    run = stage.start("--grace", "1")
+    until(socket_.exists)
+    assert run.wait() == 1
+    assert not socket_.exists()
+
+
 def test_an_engine_s_socket_goes_also_where_the_keeper_is_killed(tmp_path: Path, short: Path) -> None:
     """Else the next start would find its address in use."""
     stage = Stage(tmp_path)
@@ -125,7 +137,7 @@ def test_an_engine_s_socket_goes_also_where_the_keeper_is_killed(tmp_path: Path,
     run = stage.start("--grace", "1", "--attempts", "2")
     run.event("ready")
     keeper = stage.runs()[0]["keeper"][0]
-    time.sleep(3)  # it looks 2 s after the start
+    time.sleep(1.5)  # it meets a new socket within half a second
     os.kill(keeper, signal.SIGKILL)
     until(lambda: len(run.events("ready")) == 2, run.said())
     run.signal(signal.SIGTERM)

@@ -28,6 +28,7 @@ from attnfit.deploy.residue import Residue
 
 BLOCK = 1 << 16
 LOOKS_S = (2.0, 5.0, 10.0, 20.0, 40.0)  # after the start, and then each 60 s: what the engine holds open is looked at
+GLANCE_S, GLANCE_LATER_S, LATER_S = 0.5, 5.0, 600.0  # and whenever somebody's new socket is met, an engine's may be it
 
 
 class Keeper:
@@ -43,6 +44,7 @@ class Keeper:
         self.residue = Residue()
         self.looked = 0  # times
         self.look_at = 0.0
+        self.began = time.monotonic()
 
     def say(self, **what: Any) -> None:
         with contextlib.suppress(OSError):
@@ -94,6 +96,8 @@ class Keeper:
             self.reap()
             if time.monotonic() >= self.look_at:
                 self.look()
+            elif self.residue.stirred():
+                self.look(planned=False)
             if self.asked == "stop" and self.grace_left() == 0.0 and self.code is None:
                 self.order("kill")
         self.say(event="exited", code=self.code)
@@ -114,15 +118,18 @@ class Keeper:
 
     def patience(self) -> float:
         """Seconds until there is something to do."""
-        until_look = max(0.0, self.look_at - time.monotonic())
+        now = time.monotonic()
+        glance = GLANCE_S if now < self.began + LATER_S else GLANCE_LATER_S
+        until_look = min(glance, max(0.0, self.look_at - now))
         return min(until_look, self.grace_left()) if self.asked == "stop" else until_look
 
     def grace_left(self) -> float:
         return max(0.0, self.since + float(self.job["grace"]) - time.monotonic())
 
-    def look(self) -> None:
-        self.look_at = time.monotonic() + (LOOKS_S[self.looked] if self.looked < len(LOOKS_S) else 60.0)
-        self.looked += 1
+    def look(self, *, planned: bool = True) -> None:
+        if planned:
+            self.look_at = time.monotonic() + (LOOKS_S[self.looked] if self.looked < len(LOOKS_S) else 60.0)
+            self.looked += 1
         if new := self.residue.look(each.pid for each in self.others()):
             self.say(event="holds", paths=new)  # should we be killed ourselves
 

@@ -22,6 +22,13 @@ class Residue:
     def __init__(self, proc: Path = PROC) -> None:
         self._proc, self._since = proc, time.time() - 1.0  # file systems may count more coarsely
         self._seen: set[str] = set()
+        self._known: set[str] = set()  # paths that sockets of anybody were bound to when it was last asked
+
+    def stirred(self) -> bool:
+        """Whether some socket is bound to a path that none was at the last time: one file is read, no process."""
+        now = set(self._bound().values())
+        new, self._known = now - self._known, now
+        return bool(new)
 
     def look(self, pids: Iterable[int]) -> list[str]:
         """Remembers what these processes hold now; what of it is new."""
