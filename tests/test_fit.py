@@ -120,6 +120,20 @@ def test_weights_larger_than_the_memory_break_and_exit_with_1(bare: Path) -> Non
     assert report.launch.ok, "the engine would start"
 
 
+def test_a_launch_in_float32_needs_twice_what_its_bfloat16_files_take(bare: Path) -> None:
+    """The engine's parameters have the launch's dtype: no length is offered for a model that is too large itself."""
+    size = save(bare / "model.safetensors", tensors(scale=250))  # 28 GiB
+    half, single = (measured(check(bare, "--dtype", dtype)).weights for dtype in ("float16", "float32"))
+    assert half is not None
+    assert single is not None
+    assert half[0] == size
+    assert single[0] <= 2 * size <= single[1] < single[0] + (8 << 20), "norms may have a dtype of their own"
+    words = ["vllm", "serve", str(bare), "--dtype", "float32"]
+    report = attnfit.check(words, gpu="l40s", engine="vllm==0.33.0")
+    assert (report.verdict, measured(report).why.split(" need")[0]) == ("breaks", "the weights alone")
+    assert not any("--max-model-len" in step.text for step in report.steps)
+
+
 def test_more_gpus_divide_them(bare: Path) -> None:
     save(bare / "model.safetensors", tensors(scale=900))
     report = check(bare, "-tp", "8", count=8)

@@ -172,8 +172,8 @@ def shard(**changes: Any) -> Shard:
     base: dict[str, Any] = {
         "tp": 4, "pp": 1, "ep": 1, "expert_tp": 4, "shared_whole": False, "kv_heads": 2, "heads": 8, "layers": 2,
         "experts": 8, "intermediate": 64, "pads": False, "pad_hidden": 1.0, "least_rows": 1, "mtp": False,
-        "towers": True, "tied": False, "element": 2, "headless": False, "online": False, "state_rows": (0, 0),
-        "partition": (2,),
+        "towers": True, "tied": False, "element": 2, "packed": False, "headless": False, "online": False,
+        "state_rows": (0, 0), "partition": (2,),
     }  # fmt: skip
     return Shard(**{**base, **changes})
 
@@ -255,10 +255,25 @@ def test_a_tied_head_may_lie_in_the_file_and_not_in_memory() -> None:
     assert one("lm_head.weight", (64, 8), shard(tied=True)).rank.low == 0
 
 
-def test_floats_take_the_served_dtype_and_routers_may_stay_in_float32() -> None:
-    assert exactly(one("model.layers.0.mlp.up_proj.weight", (64, 32), shard(), "F32")) == 64 * 32 * 2 // 4
-    router = one("model.layers.0.mlp.gate.weight", (8, 32), shard())
-    assert router.rank == Span(8 * 32 * 2, 8 * 32 * 4 + OWN)
+@pytest.mark.parametrize(("stored", "served"), [("F32", 2), ("BF16", 4), ("BF16", 2), ("F32", 4)])
+def test_floats_take_the_served_dtype_up_and_down(stored: str, served: int) -> None:
+    """set_default_torch_dtype around the model's construction (model_loader/base_loader.py:73)."""
+    for name in ("mlp.up_proj.weight", "self_attn.o_proj.weight", "self_attn.q_a_proj.weight"):
+        found = one(f"model.layers.0.{name}", (64, 32), shard(tp=1, element=served), stored)
+        assert exactly(found) == 64 * 32 * served
+        assert bool(found.recast) == ({"F32": 4, "BF16": 2}[stored] != served)
+
+
+@pytest.mark.parametrize("name", ["mlp.gate.weight", "mlp.gate.e_score_correction_bias", "self_attn.q_conv1d.weight",
+                                  "linear_attn.A_log", "self_attn.indexer.k_norm.weight", "hc_attn_fn"])  # fmt: skip
+def test_what_a_class_may_create_in_a_dtype_of_its_own_is_a_range(name: str) -> None:
+    found = one(f"model.layers.0.{name}", (8, 32), shard(tp=1))
+    assert found.rank == Span(8 * 32 * 2, 8 * 32 * 4 + OWN)
+
+
+def test_a_packed_checkpoint_s_floats_may_stay_as_they_are() -> None:
+    found = one("model.layers.0.mlp.up_proj.weight", (64, 32), shard(tp=1, element=4, packed=True))
+    assert found.rank == Span(64 * 32 * 2, 64 * 32 * 4 + OWN)
 
 
 def test_spans_add_and_never_fall_below_nothing() -> None:

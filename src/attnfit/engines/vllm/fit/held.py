@@ -126,6 +126,8 @@ def _of_files(out: Held, cfg: EngineConfig, shard: Shard, tensors: Tensors) -> S
     out.inputs.append(
         f"the checkpoint has {found.checkpoint / GIB:.2f} GiB, of which {found.loaded / GIB:.2f} are loaded"
     )
+    if found.recast:
+        out.inputs.append(f"{found.recast / GIB:.2f} GiB of it are loaded into parameters of {cfg.dtype}")
     if found.unknown:
         names = ", ".join(found.unknown_names[:3])
         out.inputs.append(f"{found.unknown / GIB:.2f} GiB of it divided among the ranks or not: {names}")

@@ -86,6 +86,14 @@ _GGUF: dict[Cut, frozenset[str]] = {
 _BY_MODULE = {module: cut for table in (_CUTS, _GGUF) for cut, modules in table.items() for module in modules}
 
 
+# What some class of 0.33.0 creates with a dtype of its own: biases and gates of routers (models/glm4_moe.py:145), short
+# convolutions, decays and steps of recurrent layers (gdn/kimi_gdn_linear_attn.py:237), sinks, and below norms
+# (models/deepseek_v2.py:720), the compressor (models/deepseek_v4/compressor.py:262) and hyper-connections (:445).
+_OWN = frozenset({"gate", "router", "text_experts_gate", "vision_experts_gate", "ffn_gate_inp", "conv1d", "q_conv1d",
+                  "k_conv1d", "v_conv1d", "ssm_conv1d", "A_log", "A", "D", "dt_bias", "ssm_a", "ssm_d", "ssm_dt",
+                  "sinks", "attn_sink", "attn_sinks", "ape"})  # fmt: skip
+
+
 class Named(NamedTuple):
     """A tensor's name, understood."""
 
@@ -94,6 +102,7 @@ class Named(NamedTuple):
     role: str = (
         ""  # "mtp": of a multi-token-prediction head; "head": lm_head; "embed": the embedding; "router"; "shared"
     )
+    own_dtype: bool = False  # some class creates it in float32 or bfloat16, whatever the model's dtype is
 
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
@@ -131,7 +140,13 @@ def understand(name: str) -> Named:
         role = "router"
     if not role and (module.endswith("_shexp") or any(word.startswith("shared_expert") for word in words)):
         role = "shared"
-    return Named(_cut(words, module, part), part, role)
+    return Named(_cut(words, module, part), part, role, _own_dtype(words, module, part))
+
+
+def _own_dtype(words: list[str], module: str, part: str) -> bool:
+    if module in _OWN or part == "e_score_correction_bias" or "router" in words or "compressor" in words:
+        return True
+    return "norm" in module.lower() or module.startswith(("ln_", "hc_", "index_kpool"))
 
 
 def _cut(words: list[str], module: str, part: str) -> Cut:

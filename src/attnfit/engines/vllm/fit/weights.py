@@ -33,6 +33,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
     checkpoint: int  # bytes of all tensors in the files
     loaded: int  # of those the engine loads
+    recast: int  # of those, floats of another size than the engine's parameters
     rank: Span  # of the fullest rank
     unknown: int  # bytes of loaded tensors whose sharding is not known (counted as divided .. replicated)
     unknown_names: tuple[str, ...]  # a few of them
@@ -58,6 +59,7 @@ class Shard(NamedTuple):
     towers: bool  # encoders of images and sound are loaded
     tied: bool
     element: int  # bytes of an unquantised parameter
+    packed: bool  # the checkpoint is quantised: which of its floats the engine keeps as they are, its method knows
     headless: bool  # a pooling model builds no head
     online: bool  # weights are quantised while they load
     state_rows: tuple[int, int]  # of a Mamba layer: groups, state size; (0, 0): none
@@ -73,6 +75,7 @@ def shard_of(cfg: EngineConfig) -> Shard:
     experts = int(getattr(sizes, "num_experts", 0) or 0)
     ep = cfg.tp * cfg.dp * cfg.pcp if cfg.expert_parallel else 1
     quantised, hidden = cfg.quant_config is not None, _int(text, "hidden_size")
+    packed = quantised or cfg.quantization == "gguf"
     groups = _int(text, "n_groups", "mamba_n_groups"), _int(text, "ssm_state_size", "mamba_d_state")
     return Shard(
         tp=cfg.tp,
@@ -92,8 +95,9 @@ def shard_of(cfg: EngineConfig) -> Shard:
         towers=not cfg.flags.get("language_model_only"),
         tied=bool(text.get("tie_word_embeddings") or cfg.config.get("tie_word_embeddings")),
         element=DTYPE_BYTES[cfg.dtype],
+        packed=packed,
         headless=cfg.runner_type == "pooling",
-        online=bool(cfg.quantization) and not quantised,
+        online=bool(cfg.quantization) and not packed,
         state_rows=groups if all(groups) else (0, 0),
         partition=_partition(cfg, layers),
     )
@@ -124,7 +128,7 @@ def rank_weights(tensors: Tensors, shard: Shard) -> Weights:
     """What the fullest rank holds of these tensors. Alike ones are judged once: a checkpoint may have 300,000."""
     ranks = _Ranks(shard)
     alike: dict[object, tuple[Named, Span]] = {}
-    whole = loaded = unknown = 0
+    whole = loaded = recast = unknown = 0
     names: list[str] = []
     for name, (dtype, shape, nbytes) in tensors.items():
         whole += nbytes
@@ -138,12 +142,17 @@ def rank_weights(tensors: Tensors, shard: Shard) -> Weights:
         if _left_out(read, layer, shard):
             continue
         loaded += nbytes
+        if not shard.packed and not read.own_dtype and _FLOATS.get(dtype, shard.element) != shard.element:
+            recast += nbytes
         if read.cut is Cut.UNKNOWN and nbytes > 1 << 20 and shard.tp > 1:
             unknown += nbytes
             if len(names) < 5:
                 names.append(name)
         ranks.add(read, layer, share)
-    return Weights(checkpoint=whole, loaded=loaded, rank=ranks.fullest(), unknown=unknown, unknown_names=tuple(names))
+    return Weights(
+        checkpoint=whole, loaded=loaded, recast=recast, rank=ranks.fullest(), unknown=unknown,
+        unknown_names=tuple(names),
+    )  # fmt: skip
 
 
 class _Ranks:
@@ -243,18 +252,20 @@ def _expert(read: Named, shape: tuple[int, ...], kept: Span, s: Shard) -> Span:
 
 
 def _as_loaded(read: Named, dtype: str, nbytes: int, s: Shard) -> Span:
-    """Bytes once loaded: unquantised floats take the served dtype; an online method may shrink them to 4 bits."""
+    """Bytes once loaded. The engine creates unquantised parameters in the served dtype, whatever the files hold
+    (model_loader/base_loader.py:73); an online method may shrink them to 4 bits."""
     size = _FLOATS.get(dtype)
     if size is None or read.part.startswith(("weight_scale", "input_scale", "scale", "weight_global")):
         return Span.exact(nbytes)
-    served = nbytes // size * s.element
-    low, high = min(nbytes, served), max(nbytes, served)
-    if served < nbytes and read.part == "weight" and read.cut is not Cut.WHOLE:
-        high = served
-    if read.role == "router":
-        high = max(high, nbytes // size * 4)  # some classes keep it in float32
+    elements = nbytes // size
+    low = high = elements * s.element
+    if s.packed or read.cut in (Cut.TOWER, Cut.UNKNOWN):
+        as_it_is = read.part != "weight" or read.cut in (Cut.WHOLE, Cut.UNKNOWN)
+        low, high = min(low, nbytes), max(high, nbytes) if as_it_is else high
+    if read.own_dtype:
+        low, high = min(low, elements * 2), max(high, elements * 4)
     if s.online and read.cut not in (Cut.WHOLE, Cut.VOCAB):
-        low //= 4
+        low = elements // 2
     return Span(low, high)
 
 
