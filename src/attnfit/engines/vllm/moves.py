@@ -26,6 +26,7 @@ _NEVER_DROPPED = frozenset({
 _MOST_SHARE = 0.95  # of the memory, that is asked for: drivers and libraries take some
 
 _SIZE_WORDS = re.compile(r"World size|divisible|parallel", re.IGNORECASE)
+_CACHE_SIZES = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
 # A flag that the engine's own words name, and the word behind it.
 _NAMED = re.compile(r"(--[a-z][a-z0-9-]+)(?:[= ]['\"`]?([\w.]+))?")
 
@@ -68,22 +69,28 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
 
 
 def room(given: Given, fit: Fit) -> Iterator[Move]:
-    """As many requests as there are states for, more of the GPUs, shorter requests, an FP8 KV cache; enough or not."""
+    """No size of the KV cache but what is free; as many requests as there are states for, more of the GPUs, shorter
+    requests, an FP8 KV cache; enough or not."""
     flags = Flags(given)
     for count in dict.fromkeys(n for n in fit.sequences or () if n > 0):
         argv = flags.put("--max-num-seqs", str(count))
+    sizes = [span for span in flags.spans if flags.whole(flags.argv[span.start]) in _CACHE_SIZES]
+    for gone in [(span,) for span in sizes] + [tuple(sizes)] * (len(sizes) > 1):
+        said = ", ".join(words(flags.argv, span) for span in gone)
+        lost = "the size asked for the KV cache: it gets what is free"
+        yield Move(f"drop {said}", flags.without(*gone), lost, cost=Cost.SIZE, kind="cache")
         yield Move(f"--max-num-seqs {count}", argv, "requests served at once", cost=Cost.SIZE, kind="requests")
     yield from moves_sizes.more(flags)
     for length in dict.fromkeys(n for n in fit.longest or () if n > 0):
         argv = flags.put("--max-model-len", str(length))
         lost = f"requests of more than {length:,} tokens"
-        yield Move(f"--max-model-len {length}", argv, lost, cost=Cost.SIZE, kind="length")
+        yield Move(f"--max-model-len {length}", argv, lost, cost=Cost.SIZE + 1, kind="length")
     for step in range(1, 10):
         share = round((fit.utilization or 1) + 0.05 * step, 2)
         if share <= _MOST_SHARE:
             argv = flags.put("--gpu-memory-utilization", f"{share:g}")
             lost = "memory left to other programs on the GPU, and to what is not counted"
-            yield Move(f"--gpu-memory-utilization {share:g}", argv, lost, cost=Cost.SIZE + 1, kind="share")
+            yield Move(f"--gpu-memory-utilization {share:g}", argv, lost, cost=Cost.SIZE + 2, kind="share")
     if flags.span_of("--kv-cache-dtype") is None:
         argv = (*given.argv, "--kv-cache-dtype", "fp8")
         yield Move("--kv-cache-dtype fp8", argv, "precision of the KV cache", cost=Cost.KV_DTYPE)
