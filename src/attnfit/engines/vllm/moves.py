@@ -24,9 +24,9 @@ _NEVER_DROPPED = frozenset({
 })  # fmt: skip
 
 _MOST_SHARE = 0.95  # of the memory, that is asked for: drivers and libraries take some
+_CACHE_SIZES = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
 
 _SIZE_WORDS = re.compile(r"World size|divisible|parallel", re.IGNORECASE)
-_CACHE_SIZES = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
 # A flag that the engine's own words name, and the word behind it.
 _NAMED = re.compile(r"(--[a-z][a-z0-9-]+)(?:[= ]['\"`]?([\w.]+))?")
 
@@ -72,13 +72,13 @@ def room(given: Given, fit: Fit) -> Iterator[Move]:
     """No size of the KV cache but what is free; as many requests as there are states for, more of the GPUs, shorter
     requests, an FP8 KV cache; enough or not."""
     flags = Flags(given)
-    for count in dict.fromkeys(n for n in fit.sequences or () if n > 0):
-        argv = flags.put("--max-num-seqs", str(count))
     sizes = [span for span in flags.spans if flags.whole(flags.argv[span.start]) in _CACHE_SIZES]
     for gone in [(span,) for span in sizes] + [tuple(sizes)] * (len(sizes) > 1):
         said = ", ".join(words(flags.argv, span) for span in gone)
         lost = "the size asked for the KV cache: it gets what is free"
         yield Move(f"drop {said}", flags.without(*gone), lost, cost=Cost.SIZE, kind="cache")
+    for count in dict.fromkeys(n for n in fit.sequences or () if n > 0):
+        argv = flags.put("--max-num-seqs", str(count))
         yield Move(f"--max-num-seqs {count}", argv, "requests served at once", cost=Cost.SIZE, kind="requests")
     yield from moves_sizes.more(flags)
     for length in dict.fromkeys(n for n in fit.longest or () if n > 0):
