@@ -12,6 +12,7 @@ from attnfit.engines.vllm.flags import known_releases, load_table
 from attnfit.hazards import catalogue
 from attnfit.inputs.command import parse_command
 from attnfit.inputs.secrets import clean, hide, is_secret, masked
+from attnfit.inputs.secrets import line as one_line
 
 WORD = "Zx9SECRETkq"
 
@@ -58,6 +59,59 @@ def test_only_the_secret_word_is_hidden_and_the_command_stays_usable(text: str, 
     assert hide([text])[0].endswith(shown)
     if "|" not in text and ">" not in text:
         assert " ".join(hide(shlex.split(text))) == shown
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "A_SECRET"])
+@pytest.mark.parametrize(
+    "front",
+    [
+        [],
+        ["bash", "-c"],
+        ["sh", "-ec"],
+        ["docker", "exec", "box", "bash", "-lc"],
+        ["kubectl", "exec", "pod", "--", "/bin/bash", "-c"],
+        ["docker", "run", "--entrypoint", "bash", "vllm/vllm-openai:v0.16.0", "-c"],
+        ["docker", "run", "--entrypoint=bash", "vllm/vllm-openai:v0.16.0", "-c"],
+        ["ssh", "box"],
+    ],
+)
+@pytest.mark.parametrize(
+    "text", ["{} vllm serve m --dtype half", "{}; vllm serve m", "{} B=2 sudo vllm serve m && echo"]
+)
+def test_of_a_shell_string_that_begins_with_a_secret_only_the_value_is_hidden(
+    name: str, front: list[str], text: str
+) -> None:
+    for value in (WORD, f"'{WORD} two'", f'"{WORD}"'):
+        words = [*front, text.format(f"{name}={value}")]
+        shown = text.format(f"{name}=${name}")
+        assert hide(words) == [*front, shown]
+        printed = one_line(words)
+        assert printed == shown if not front else shlex.split(printed) == [*front, shown]
+
+
+def test_a_shell_reads_what_stands_behind_its_c_whatever_it_starts() -> None:
+    assert hide(["bash", "-c", f"A_SECRET={WORD} ./serve.sh m"])[-1] == "A_SECRET=$A_SECRET ./serve.sh m"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["docker", "run", "-e", f"A_SECRET={WORD} {WORD}", "image"],
+        [f"A_SECRET=two {WORD}", "vllm", "serve", "m"],
+        ["vllm", "serve", "m", f"--env=A_SECRET=two {WORD}"],
+        [f"A_SECRET=two {WORD}"],
+        ["bash", "-c", f"A_SECRET='two {WORD}' vllm serve m"],
+        ["bash", "-c", f'A_SECRET="two {WORD}'],  # no shell can read it
+    ],
+)
+def test_a_secret_that_holds_blanks_is_hidden_whole(words: list[str]) -> None:
+    assert WORD not in " ".join(hide(words))
+    assert WORD not in one_line(words)
+
+
+def test_a_string_for_a_shell_is_quoted_whole_and_an_assignment_in_front_of_a_command_is_not() -> None:
+    assert one_line(["sh", "-c", "A=1 sudo vllm serve m"]) == "sh -c 'A=1 sudo vllm serve m'"
+    assert one_line(["A=x y", "vllm", "serve", "m"]) == "A='x y' vllm serve m"
 
 
 @pytest.mark.parametrize("url", ["http://u:SECRET@localhost:1", "https://SECRET@hub.example/x", "http://:SECRET@h"])

@@ -10,6 +10,9 @@ from functools import cache, lru_cache
 from attnfit.engines.entry import entry_points
 from attnfit.errors import UsageError
 from attnfit.inputs import secret_names, shell
+from attnfit.inputs.starts import base_name
+from attnfit.inputs.unwrap import unwrap
+from attnfit.inputs.wrappers import SHELLS
 
 _ASSIGNMENT = re.compile(r"(?s)^([A-Za-z_]\w*)=(.*)$")
 _LOOKS_SECRET = re.compile(
@@ -25,6 +28,7 @@ _FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password", "--admin-api-key"
 _WHOLE = frozenset(("--ssl-keyfile",))  # options of their own that begin like one of those
 _MANY = "--api-key"  # takes several values
 _SSHPASS = re.compile(r"(?:^|/)sshpass$")
+_READS_NEXT = re.compile(r"-[A-Za-z]*c")  # a shell's option in front of the string it reads
 
 
 @cache
@@ -68,7 +72,10 @@ def hide(words: Sequence[str]) -> list[str]:
     """The same words with every secret value replaced by `$NAME`."""
     out: list[str] = []
     secret, many = "", False  # what stands for the values that follow, and whether more than one does
+    shells = False  # whether one was started
     for word in words:
+        read = shells and bool(out) and _READS_NEXT.fullmatch(out[-1]) is not None
+        shells = shells or base_name(word.removeprefix("--entrypoint=")) in SHELLS
         if secret and not word.startswith("-") and not (many and out[-1] == secret and _starts().search(word)):
             out.append(word if word.startswith("$") else secret)
             secret = secret if many else ""
@@ -85,6 +92,8 @@ def hide(words: Sequence[str]) -> list[str]:
         elif word.startswith("--") and eq and _ASSIGNMENT.match(value) and is_secret(value.partition("=")[0]):
             inner = value.partition("=")[0]
             out.append(f"{name}={inner}={shown_name(inner)}")
+        elif assigned and is_secret(name) and _is_command(word, read):
+            out.append(_inside(word))
         elif (assigned or word.startswith("-")) and eq and is_secret(name) and not value.startswith("$"):
             out.append(f"{name}={shown_name(name)}")
         else:
@@ -95,6 +104,21 @@ def hide(words: Sequence[str]) -> list[str]:
 def without_passwords(text: str) -> str:
     """`text` with no user and password in its URLs."""
     return _IN_URL.sub(r"\1$PASSWORD\2", text)
+
+
+def _is_command(word: str, read: bool) -> bool:
+    """Whether what begins like an assignment is a command of several words, and no value that holds blanks: it starts
+    a server, or a shell reads it. Where it cannot be told all of it is hidden."""
+    if not re.search(r"\s", word):
+        return False
+    try:
+        if read:
+            shell.words(word, {})
+        else:
+            unwrap([word])
+    except UsageError:
+        return False
+    return True
 
 
 def _plain(word: str) -> str:
@@ -130,13 +154,15 @@ def line(words: Sequence[str]) -> str:
     hidden = hide(words)
     if len(hidden) == 1:
         return hidden[0]
-    return " ".join(_quoted(word) for word in hidden)
+    program = next((at for at, word in enumerate(hidden) if not _ASSIGNMENT.match(word)), len(hidden))
+    return " ".join(_quoted(word, assigns=at < program) for at, word in enumerate(hidden))
 
 
-def _quoted(word: str) -> str:
+def _quoted(word: str, *, assigns: bool) -> str:
+    """assigns: it stands in front of the program, where a shell takes no quoted name."""
     if re.search(r"\$[A-Z_]+$", word) and not re.search(r"[\s'\"\\;&|<>()`]", word):
         return word  # left for the shell to fill in
-    if _ASSIGNMENT.match(word):
+    if _ASSIGNMENT.match(word) and (assigns or not re.search(r"\s", word)):
         name, _, value = word.partition("=")
         return f"{name}={shlex.quote(value) if value else ''}"
     return shlex.quote(word)
