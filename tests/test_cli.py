@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -186,6 +187,31 @@ def test_a_launch_without_flags_can_be_refused_too(attnfit: Run) -> None:
 def test_visible_gpus_are_the_gpus_there_are(attnfit: Run) -> None:
     code, _, _ = attnfit(*SM120, "--quiet", "--", "CUDA_VISIBLE_DEVICES=0", *LAUNCH[1:])
     assert code == 1
+
+
+@pytest.mark.parametrize("counted", [[], ["-n", "1"]])
+@pytest.mark.parametrize("hides", ["", "-1", "-1,0", ","])
+def test_a_launch_that_hides_every_gpu_is_one_error_however_many_there_are(
+    attnfit: Run, counted: list[str], hides: str
+) -> None:
+    for front in ([f"CUDA_VISIBLE_DEVICES={hides}"], ["sudo", f"CUDA_VISIBLE_DEVICES={hides}"]):
+        code, out, err = attnfit("check", "--gpu", "h200", *counted, "--", *front, *LAUNCH[1:])
+        assert (code, out) == (2, "")
+        assert f"no GPU is visible to the server: the command sets CUDA_VISIBLE_DEVICES='{hides}'; drop it" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve", "vllm serve --port 1", "vllm serve --config", "bash -c 'vllm serve'", "sglang serve",
+        "python -m sglang.launch_server", "docker run vllm/vllm-openai:v0.33.0", "ssh box vllm serve",
+    ],
+)  # fmt: skip
+def test_a_launch_that_names_no_model_is_one_error(attnfit: Run, command: str) -> None:
+    code, out, err = attnfit("check", "--gpu", "h200", "--", *shlex.split(command))
+    assert (code, out) == (2, "")
+    assert "the command names no model: add one to it" in err
+    assert "fault of attnfit" not in err
 
 
 def test_an_unknown_environment_fact_is_an_error_that_lists_the_known(attnfit: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,12 +48,19 @@ def read(engine: engines.Engine, command: Command | None, model: str | None) -> 
     from attnfit.inputs.agree import agreed_model
     from attnfit.inputs.model import read_model
 
+    shown = command.env.get("CUDA_VISIBLE_DEVICES") if command else None
+    if command and shown is not None and command.gpu_count == 0:
+        raise UsageError(
+            f"no GPU is visible to the server: the command sets CUDA_VISIBLE_DEVICES={shown!r}; drop it, or name GPUs"
+        )
     path, stands = agreed_model(model, command)
     if path is None:
         if command and command.files_here and (missing := _missing_config(command)):
             raise UsageError(f"--config {missing}: no such file, and nothing else in the command names a model")
         raise UsageError(
-            "no model: name a directory with config.json or a hub id, or give the launch command behind --"
+            "the command names no model: add one to it, a directory with config.json or a hub id"
+            if command
+            else "no model: name a directory with config.json or a hub id, or give the launch command behind --"
         )
     files = read_model(path, lambda: _hub(command, engine.name))
     if command and command.model == path and files.engine_path != path and files.commit:
@@ -67,7 +75,7 @@ def _missing_config(command: Command) -> str:
     """The file that --config names, where there is none; every engine has that flag."""
     from pathlib import Path
 
-    for word, behind in zip(command.argv, (*command.argv[1:], ""), strict=True):
+    for word, behind in itertools.zip_longest(command.argv, command.argv[1:], fillvalue=""):
         name = word.removeprefix("--config=") if word.startswith("--config=") else behind if word == "--config" else ""
         if name and not Path(name).exists():
             return name
