@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from attnfit.core import Launch, Model, Step
-from attnfit.decide import Request
+from attnfit.decide import Request, measure
 from attnfit.engines import ENGINES, Common, Cost, Engine, Move, Weights, distribution_of, engine
 from attnfit.inputs.command import Command
 from attnfit.inputs.secrets import hide
@@ -96,12 +96,17 @@ def _few(moves: Iterator[Move], lossy: bool) -> list[Move]:
 
 
 def unquantised(origin: Origin, judge: Judge) -> Iterator[Step]:
-    """A checkpoint of the same model in its own dtype, where the one at hand is quantised."""
+    """A checkpoint of the same model in its own dtype, where the one at hand is quantised, and as far as its size can
+    be told from config.json that size fits: the files at hand are not those that would be served."""
     bare = without_quantisation(origin.request.model)
     if bare is None:
         return
-    after = judge.ask(msgspec.structs.replace(origin.request, tried=True, model=bare))
-    if judge.clean(after):
+    request = msgspec.structs.replace(origin.request, tried=True, model=bare)
+    after = judge.ask(request)
+    if after.launch.ok:
+        after = after._replace(fit=measure(request, Weights(None, "that checkpoint is not here")))
+    too_large = after.fit is not None and after.fit.supposed
+    if judge.clean(after) and not too_large:
         text = f"a checkpoint of the same model that is not quantised; {'; '.join(then(after))}"
         yield Step(text, gives_up="the room that quantised weights save", kind="format", cost=Cost.FORMAT,
                    doubts=tuple(after.doubts))  # fmt: skip
