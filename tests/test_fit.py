@@ -46,11 +46,14 @@ def tensors(scale: int = 1) -> dict[str, tuple[str, list[int]]]:
     return {name: ("BF16", shape) for name, shape in out.items()}
 
 
+BYTES = {"F8_E4M3": 1, "BF16": 2, "F32": 4}
+
+
 def save(path: Path, held: Mapping[str, tuple[str, list[int]]]) -> int:
     """A safetensors file of that many bytes, none of which is written: a hole behind a real header."""
     header, at = {}, 0
     for name, (dtype, shape) in held.items():
-        size = math.prod(shape) * 2
+        size = math.prod(shape) * BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()

@@ -9,7 +9,9 @@ import pytest
 
 import attnfit
 from attnfit.core import Report
+from fleet_cases import write
 from test_fit import CONFIG, save, tensors
+from test_fit_weights import quantised
 
 
 @pytest.fixture
@@ -47,3 +49,33 @@ def test_a_size_that_is_not_in_the_way_stays(model: Path) -> None:
     report = check(model, "--num-gpu-blocks-override", "10", "--kv-cache-memory-bytes", "20G")
     assert report.steps[0].argv == ("vllm", "serve", str(model), "--kv-cache-memory-bytes", "20G")
     assert report.steps[0].text.startswith("drop --num-gpu-blocks-override 10; then")
+
+
+# --- a checkpoint that is not quantised --------------------------------------------------------------------------------
+
+FP8 = "Qwen__Qwen3-30B-A3B-FP8"  # 29 GiB; not quantised 57
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "count", "said"),
+    [
+        (FP8, False, 1, ""),
+        (FP8, True, 1, ""),
+        (FP8, True, 4, "then TRITON_ATTN serves it"),
+        ("zai-org__GLM-5-FP8", False, 1, ""),
+        ("RedHatAI__Llama-4-Scout-17B-16E-Instruct-FP8-dynamic", False, 8, "not known whether it fits"),
+    ],
+)
+def test_a_checkpoint_that_is_not_quantised_is_offered_if_its_own_size_can_fit(
+    model: str, files: bool, count: int, said: str, tmp_path: Path
+) -> None:
+    """Its size is what config.json tells, whatever the files at hand take; where that is not known, the offer says so."""
+    place = write(tmp_path, model)
+    if files:
+        held = quantised(model.removesuffix("-FP8"), "fp8")
+        save(place / "model.safetensors", {name: (dtype, [*shape]) for name, (dtype, shape, _) in held.items()})
+    words = ["vllm", "serve", str(place), "-tp", str(count)]
+    report = attnfit.check(words, gpu="v100", count=count, engine="vllm==0.33.0")
+    assert report.verdict == "refused"
+    texts = [step.text for step in report.steps if step.kind == "format"]
+    assert [said in text for text in texts] == [True] * bool(said)
