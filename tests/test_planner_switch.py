@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,32 @@ def test_back_into_the_image_that_starts_its_server_itself() -> None:
     found = switched(parse_command(given.split()), "vllm", ("vllm", "serve"), ("m", "-tp", "2"), "0.33.0")
     assert " ".join(found.words or ()) == "docker run --gpus all -p 30000:30000 vllm/vllm-openai:v0.33.0 m -tp 2"
     assert found.named
+
+
+@pytest.mark.parametrize(
+    ("given", "then"),
+    [
+        ("python3 -m sglang.launch_server --model-path m", "vllm serve m -tp 2"),
+        ("python3.12 -u -m sglang.launch_server --model-path m", "vllm serve m -tp 2"),
+        ("sglang serve --model-path m", "vllm serve m -tp 2"),
+        ("/opt/e/bin/python -m sglang.launch_server --model-path m", "/opt/e/bin/vllm serve m -tp 2"),
+        ("/opt/e/bin/sglang serve --model-path m", "/opt/e/bin/vllm serve m -tp 2"),
+        ("/usr/bin/python3 -m sglang.launch_server --model-path m", "vllm serve m -tp 2"),
+        ("A=1 nohup python3 -m sglang.launch_server --model-path m", "A=1 nohup vllm serve m -tp 2"),
+        ("env SGLANG_X=1 A=2 sglang serve --model-path m", "env A=2 vllm serve m -tp 2"),
+        ("sudo A=1 python3 -m sglang.launch_server --model-path m", "sudo A=1 vllm serve m -tp 2"),
+        ("uv run --with sglang==0.5.9 python -m sglang.launch_server --model-path m",
+         "uv run --with vllm==0.33.0 vllm serve m -tp 2"),
+        ("bash -c 'cd /x; sglang serve --model-path m >log'", "bash -c 'cd /x; vllm serve m -tp 2 >log'"),
+        ("torchrun -m sglang.launch_server --model-path m", None),
+        ("./mine/sglang serve --model-path m", None),
+        ("kubectl exec pod -- sglang serve --model-path m", None),
+    ],
+)  # fmt: skip
+def test_back_the_other_way_what_stands_in_front_stays_as_well(given: str, then: str | None) -> None:
+    found = switched(parse_command(shlex.split(given)), "vllm", ("vllm", "serve"), ("m", "-tp", "2"), "0.33.0")
+    assert (None if found.words is None else list(found.words)) == (None if then is None else shlex.split(then))
+    assert bool(found.why) is (then is None)
 
 
 def other_engine(words: list[str], engine: str = "vllm==0.16.0") -> Step:

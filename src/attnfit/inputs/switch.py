@@ -94,21 +94,34 @@ def _layers(
     if "uv" in command.wrappers:
         front, pinned = _requirements(front, old, new, release)
         named |= pinned
-    front = (*front, _python(last.before[start], command), *head[1:])
+    starts = _python if PYTHON.match(head[0]) else _program
+    front = (*front, starts(last.before[start], head[0], command), *head[1:])
     layers[-1] = Layer(before=front, after=last.after, skip=last.skip, text=last.text, raw=last.raw)
     return argv, layers, named
 
 
-def _python(word: str, command: Command) -> str:
+def _python(word: str, _: str, command: Command) -> str:
     """The interpreter of the environment that the command starts its server in."""
     if PYTHON.match(base_name(word)):
         return word
+    folder = _folder(word)
+    return f"{folder}/python3" if folder else "python3" if command.image is not None else "python"
+
+
+def _program(word: str, name: str, _: Command) -> str:
+    """The program of that name in the environment that the command starts its server in."""
+    folder = _folder(word)
+    return name if folder in ("", "/usr/bin") else f"{folder}/{name}"  # a system's pip puts programs elsewhere
+
+
+def _folder(word: str) -> str:
+    """Where the programs of that environment lie; "": where the shell finds them."""
     if word == "-m":
         raise _Uncertain("which interpreter it starts with is not known")
     folder, slash, _ = word.rpartition("/")
     if slash and base_name(folder) not in ("bin", "Scripts"):
         raise _Uncertain(f"what belongs to {word} is not known")
-    return f"{folder}/python3" if slash else "python3" if command.image is not None else "python"
+    return folder
 
 
 def _image(layer: Layer, image: str, old: EntryPoints, new: EntryPoints, release: str) -> Layer:
