@@ -15,6 +15,7 @@ from attnfit import check
 from attnfit.core import Capability, Gpu, Launch, Model, Question
 from attnfit.decide import Request
 from attnfit.engines import Cost, Move, Piece, Weights, engine
+from attnfit.engines.move import close
 from attnfit.errors import UsageError
 from attnfit.inputs.command import parse_command
 from attnfit.inputs.rewrite import rewrite
@@ -313,6 +314,98 @@ def test_another_gpu_is_offered_with_another_release_or_a_flag_less_if_it_takes_
     assert not clean(ask(words, offered[0].gpu, 8, engine)), "as it is it does not"
 
 
+@pytest.mark.parametrize(
+    ("model", "words", "where", "found"),
+    [
+        ("Qwen__Qwen3-8B", "-tp 2 --attention-backend TRITON_MLA", ("h100", 1, "vllm==0.33.0"), "-tp 1"),
+        ("Qwen__Qwen3-8B", "-tp 3 --attention-backend FLASHMLA", ("h100", 3, "vllm==0.33.0"), "-tp 2"),
+        ("Qwen__Qwen3-8B", "-tp 3 -dcp 3", ("h200", 4, "vllm==0.33.0"), "-tp 4 -dcp 1"),
+        ("zai-org__GLM-5.2", "-tp 3 -dcp 2", ("h200", 3, "vllm==0.22.1"), "-tp 2 -dcp 1"),
+        ("Qwen__Qwen3-8B", "-tp 2 --hf-overrides {bad", ("h100", 2, "vllm==0.33.0"), "-tp 2"),
+    ],
+)
+def test_a_split_that_is_wrong_hides_no_other_fault(
+    model: str, words: str, where: tuple[str, int, str], found: str, tmp_path: Path
+) -> None:
+    """What the engine never came to, for it stopped before, does not make two changes look like progress."""
+    (tmp_path / "config.json").write_text(json.dumps(configs()[model]["config"]), "utf-8")
+    given = ["vllm", "serve", str(tmp_path), *words.split()]
+    report = ask(given, *where, planned=True)
+    assert report.steps[0].argv == (*given[:3], *found.split())
+    assert not list(wrong(report, given, *where))
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--tp 8", "--tp 4"),
+        ("--tp-size 4 --pp-size 2", "--tp-size 4 --pp-size 1"),
+        ("--tp 8 --dp-size 2", "--tp 2 --dp-size 2"),
+        ("--pipeline-parallel-size=8", "--pipeline-parallel-size=4"),
+        ("--tp 4 --ep-size 8", "--tp 4 --ep-size 1"),
+    ],
+)
+def test_sglang_is_divided_among_the_gpus_there_are(words: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()["openai__gpt-oss-120b"]["config"]), "utf-8")
+    given = ["python3", "-m", "sglang.launch_server", "--model-path", str(tmp_path)]
+    report = ask([*given, *words.split()], "h100", 4, "sglang==0.5.23", planned=True)
+    assert report.steps[0].argv == (*given, *found.split())
+    assert not list(wrong(report, [*given, *words.split()], "h100", 4, "sglang==0.5.23"))
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "where", "release", "found"),
+    [
+        ("MiniMaxAI__MiniMax-M2.7", "-tp 8", ("h100", 2, "vllm==0.17.1"), "0.19.0", "-tp 2"),
+        ("MiniMaxAI__MiniMax-M2.7", "-tp 8 --trust-remote-code", ("h100", 8, "vllm==0.17.1"), "0.19.0", "-tp 8"),
+    ],
+)
+def test_another_release_is_offered_with_one_change_more_of_any_kind(
+    model: str, words: str, where: tuple[str, int, str], release: str, found: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()[model]["config"]), "utf-8")
+    given = ["vllm", "serve", str(tmp_path), *words.split()]
+    step = ask(given, *where, planned=True).steps[0]
+    assert (step.release, step.argv) == (release, (*given[:3], *found.split()))
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ("vllm serve M --disable-log-requests", "vllm==0.27.1"),
+        ("vllm serve M --disable-prefix-caching", "vllm==0.27.1"),
+        ("python3 -m sglang.launch_server --model-path M --no-trust-remote-code", "sglang==0.5.23"),
+        ("python3 -m sglang.launch_server --model-path M --enable-radix-cache", "sglang==0.5.23"),
+        ("python3 -m sglang.launch_server --model-path M --enable-cuda-graph", "sglang==0.5.23"),
+        ("python3 -m sglang.launch_server --model-path M --disable-metrics", "sglang==0.5.23"),
+    ],
+)
+def test_a_flag_that_is_gone_is_dropped_and_never_taken_for_its_opposite(
+    words: str, where: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()["Qwen__Qwen3-8B"]["config"]), "utf-8")
+    given = [str(tmp_path) if word == "M" else word for word in words.split()]
+    report = ask(given, "h100", 1, where, planned=True)
+    assert report.verdict == "refused"
+    assert report.steps[0].argv == tuple(given[:-1])
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--max-model-lenght", ["--max-model-len"]), ("--atention-backend", ["--attention-backend"]),
+        ("--attn-backend", ["--attention-backend"]), ("--kv-cache-type", ["--kv-cache-dtype"]),
+        ("--tensor-paralel", ["--tensor-parallel-size"]), ("--gpu-mem-utilization", ["--gpu-memory-utilization"]),
+        ("--disable-logs", []), ("--enable-logs-of-requests", []), ("--model-len", []),
+    ],
+)  # fmt: skip
+def test_what_a_misspelt_flag_was_meant_to_be(word: str, meant: list[str]) -> None:
+    names = ["--max-model-len", "--attention-backend", "--kv-cache-dtype", "--tensor-parallel-size",
+             "--enable-log-requests", "--gpu-memory-utilization", "--disable-log-stats",
+             "--mm-encoder-attn-backend"]  # fmt: skip
+    assert close(word, names, 0.75) == meant
+
+
 @pytest.mark.parametrize("code_is_there", [True, False])
 def test_the_model_s_own_code_is_a_way_that_is_said_where_nobody_knows_what_it_does(
     tmp_path: Path, code_is_there: bool
@@ -410,7 +503,7 @@ def test_on_fewer_gpus_than_the_sizes_ask_for_a_split_that_uses_them_is_found(tm
     [
         ("stepfun-ai__Step-3.7-Flash", ["--quantization", "awq"], ("h100", 8, "vllm==0.14.1")),
         ("zai-org__GLM-5", ["--no-such-flag", "3"], ("rtx-3060", 1, "vllm==0.27.0")),
-        ("Qwen__Qwen3.5-122B-A10B", ["-tp", "3"], ("h200", 3, "vllm==0.13.0")),
+        ("stepfun-ai__Step-3.7-Flash", ["-tp", "3"], ("rtx-3060", 3, "vllm==0.13.0")),
     ],
 )
 def test_a_refusal_without_a_cure_never_ends_without_a_reason(

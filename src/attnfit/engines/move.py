@@ -6,7 +6,7 @@ to keep that order for the few changes that one offer combines (docs/planner.md 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -60,3 +60,44 @@ def trusting(argv: tuple[str, ...], said: str) -> Iterator[Move]:
     if "trust_remote_code=True" in said and flag not in argv:
         lost = "safety: code that comes with the model is run; look at it first"
         yield Move(flag, (*argv, flag), lost, cost=Cost.FEATURE, kind="trust")
+
+
+def close(word: str, names: Iterable[str], cutoff: float) -> list[str]:
+    """Names of flags that `word` was probably meant to be: word by word, none that says the opposite, or more."""
+    import difflib  # only for those who misspelt
+
+    found = difflib.get_close_matches(word, list(names), n=8, cutoff=cutoff)
+    return [name for name in found if _meant(_parts(word), _parts(name))][:2]
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.strip("-").split("-") if part]
+
+
+_DENYING = frozenset({"no", "not", "disable", "without"})
+_SAYING_NOTHING = frozenset({"size", "name", "path", "enable", "config"})
+
+
+def _meant(given: list[str], name: list[str]) -> bool:
+    if _DENYING.isdisjoint(given) != _DENYING.isdisjoint(name):
+        return False  # --disable-x is not --enable-x misspelt
+    whole, other = "".join(given), "".join(name)
+    if abs(len(whole) - len(other)) < 2 and _alike(whole, other, 0.9):
+        return True  # words run together, or apart
+    left = list(name)
+    for part in given:
+        at = next((i for i, other in enumerate(left) if _alike(part, other, 0.75)), None)
+        if at is None or not _SAYING_NOTHING.issuperset(left[:at]):
+            return False
+        left = left[at + 1 :]
+    return _SAYING_NOTHING.issuperset(left)
+
+
+def _alike(part: str, other: str, least: float) -> bool:
+    """A letter or two apart, or one cut short: attn for attention, length for len."""
+    import difflib
+
+    letters = iter(other)
+    short = len(part) > 2 and part[0] == other[:1] and all(letter in letters for letter in part)
+    longer = len(other) > 2 and part.startswith(other)
+    return short or longer or difflib.SequenceMatcher(None, part, other, autojunk=False).ratio() >= least

@@ -17,7 +17,7 @@ from attnfit.plan import conflict_launch, elsewhere, hardware
 from attnfit.plan.changes import successors, surer_ways, text_only
 from attnfit.plan.conflict import because
 from attnfit.plan.edits import Origin, start
-from attnfit.plan.judge import Judge, Outcome
+from attnfit.plan.judge import TOO_LARGE, Judge, Outcome
 from attnfit.plan.offers import MOST_STEPS, Render, ends_as, perhaps, steps
 from attnfit.plan.search import Searched, search
 from attnfit.plan.useless import MOST, useless
@@ -90,7 +90,7 @@ def _far(
     further = [*steps(origin, outcome, found, render), *elsewhere.unquantised(origin, judge)]
     if len(near) + len(further) < MOST_STEPS:
         further += elsewhere.other_engines(origin, outcome.launch, weights, tried)
-    if not any(step.argv for step in (*near, *further)):
+    if not any(step.argv and not any(TOO_LARGE in doubt for doubt in step.doubts) for step in (*near, *further)):
         dear = origin.request.release.dear
         there = Judge(weights, hardware.MOST_ASKED_DEAR if dear else hardware.MOST_ASKED)
         further += hardware.other_gpus(origin, there, searched, outcome.launch)

@@ -66,17 +66,15 @@ def _place(known: list[str], version: str, request: Request) -> float:
     return known.index(version) - at
 
 
-def with_one_more(
-    origin: Origin, judge: Judge, moves: tuple[tuple[Move, Parts], ...], lossy: bool = False
-) -> Iterator[Found]:
-    """The launch with these changes, else with one more, the cheapest first; `lossy`: it may be a feature or a size."""
+def with_one_more(origin: Origin, judge: Judge, moves: tuple[tuple[Move, Parts], ...]) -> Iterator[Found]:
+    """The launch with these changes, else with one more, the cheapest first."""
     base = tuple(part for _, own in moves for part in own)
     request = with_parts(origin, base)
     after = judge.ask(request)
     if judge.clean(after):
         yield Found(base, moves, after)
         return
-    for more in _few(successors(origin.engine)(request, after), lossy):
+    for more in _few(successors(origin.engine)(request, after)):
         parts = parts_of(origin, base, more)
         there = judge.ask(with_parts(origin, parts))
         if judge.clean(there):
@@ -86,11 +84,11 @@ def with_one_more(
                 return
 
 
-def _few(moves: Iterator[Move], lossy: bool) -> list[Move]:
-    """The first of each class, cheapest first; if not `lossy` those that leave the launch what it is."""
+def _few(moves: Iterator[Move]) -> list[Move]:
+    """The first of each class, cheapest first."""
     kept: dict[int, list[Move]] = {}
     for move in sorted(moves, key=lambda each: each.cost):
-        if move.cost < Cost.RELEASE and (lossy or not Cost.FEATURE <= move.cost < Cost.PLUGIN):
+        if move.cost < Cost.RELEASE:
             kept.setdefault(move.cost, []).append(move)
     return [move for group in kept.values() for move in group[:MOST_THERE]]
 

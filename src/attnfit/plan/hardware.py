@@ -18,22 +18,36 @@ from attnfit.plan.offers import changes, in_words, then
 from attnfit.plan.search import Found, Searched
 
 MOST_GPUS = 12
-MOST_ASKED, MOST_ASKED_DEAR = 84, 30  # launches on other GPUs; where each is a run of an engine's own code
+MOST_ASKED, MOST_ASKED_DEAR = 84, 14  # launches on other GPUs; where each is a run of an engine's own code
 
 _Moves = tuple[tuple[Move, Parts], ...]
 
 
 def other_gpus(origin: Origin, judge: Judge, searched: Searched, before: Launch) -> Iterator[Step]:
     """As many of another GPU: the nearest in memory that starts it as it is, or with what helped but for the memory;
-    else one of each capability in the newest release; else with one change more."""
+    else one of each capability in the newest release; else with one change more. Where memory is not measured, the
+    largest of those that start it the same way."""
+    unmeasured: dict[int, tuple[Origin, Found]] = {}  # by what is changed beside the GPU, cheapest first
     for gpu, moves, one_more in _tries(origin, searched):
         if judge.enough():
-            return
+            break
         there = _on(origin, gpu)
-        for found in with_one_more(there, judge, moves, lossy=True) if one_more else _as_it_is(there, judge, moves):
-            if _sure(found.outcome):
+        for found in with_one_more(there, judge, moves) if one_more else _as_it_is(there, judge, moves):
+            if not _sure(found.outcome):
+                continue
+            if found.outcome.fit is not None:
                 yield _of_gpu(there, before, found)
                 return
+            best = unmeasured.get(found.cost)
+            if best is None or _memory(there) > _memory(best[0]):
+                unmeasured[found.cost] = (there, found)
+    for cost in sorted(unmeasured)[:1]:
+        there, found = unmeasured[cost]
+        yield _of_gpu(there, before, found)
+
+
+def _memory(origin: Origin) -> float:
+    return origin.request.gpus[0][0].memory_gib or 0.0
 
 
 def _tries(origin: Origin, searched: Searched) -> Iterator[tuple[Gpu, _Moves, bool]]:
@@ -44,7 +58,8 @@ def _tries(origin: Origin, searched: Searched) -> Iterator[tuple[Gpu, _Moves, bo
         size = origin.request.gpus[0][0].memory_gib or 0.0
         near = [gpu for gpu in near if (gpu.memory_gib or 0.0) > size]
         ways.append(((helped, parts_of(origin, (), helped)),))
-    yield from ((gpu, moves, False) for gpu in near[:MOST_GPUS] for moves in ways)
+    if not origin.request.release.dear:
+        yield from ((gpu, moves, False) for gpu in near[:MOST_GPUS] for moves in ways)
     newest = origin.engine.at_hand()[-1]
     ways = [()]
     if newest != origin.request.release.version:
@@ -55,8 +70,9 @@ def _tries(origin: Origin, searched: Searched) -> Iterator[tuple[Gpu, _Moves, bo
     for gpu in near:
         if (gpu.memory_gib or 0.0) > (largest.setdefault(gpu.capability, gpu).memory_gib or 0.0):
             largest[gpu.capability] = gpu
-    few = sorted(largest.values(), key=near.index)
-    yield from ((gpu, moves, False) for moves in ways[1:] for gpu in few)
+    dear = origin.request.release.dear  # few can be asked: those that most likely can
+    few = sorted(largest.values(), key=lambda gpu: -(gpu.memory_gib or 0.0) if dear else near.index(gpu))
+    yield from ((gpu, moves, False) for moves in ways for gpu in few)
     yield from ((gpu, moves, True) for moves in ways for gpu in few)
 
 

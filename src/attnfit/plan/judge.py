@@ -9,6 +9,8 @@ from attnfit.core import Fit, Hazard, Launch
 from attnfit.decide import Request, decide, measure
 from attnfit.engines import Weights
 
+TOO_LARGE = "if the weights are those that config.json tells"
+
 
 class Outcome(NamedTuple):
     launch: Launch
@@ -40,7 +42,10 @@ class Outcome(NamedTuple):
     @property
     def doubts(self) -> list[str]:
         """What keeps a launch that starts from being sure."""
-        found = ["it may run out of memory"] if self.tight else []
+        found = []
+        if self.tight:
+            large = self.fit is not None and self.fit.supposed
+            found = [f"it runs out of memory {TOO_LARGE}" if large else "it may run out of memory"]
         if self.launch.ok and (self.fit is None or self.fit.verdict == "unknown"):
             found = ["it may run out of memory: not known whether it fits"]
         return found + [f"it may break: {hazard.text}" for hazard in self.launch.hazards if hazard.may_break]
@@ -48,10 +53,9 @@ class Outcome(NamedTuple):
     @property
     def refusal(self) -> tuple[object, ...]:
         """The same for launches that stop for the same reasons."""
+        asked = () if self.launch.hypothetical else self.launch.layers  # what it never came to stops nothing
         reasons = tuple(
-            (v.backend, tuple(r.text for r in v.reasons))
-            for layer in self.launch.layers
-            for v in layer.selection.verdicts
+            (v.backend, tuple(r.text for r in v.reasons)) for layer in asked for v in layer.selection.verdicts
         )
         broken = tuple(hazard.code for hazard in self.breaking)
         return (self.launch.stage, self.launch.error, reasons, broken, self.too_large, self.inert)

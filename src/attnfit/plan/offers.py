@@ -43,12 +43,12 @@ def steps(origin: Origin, before: Outcome, found: list[Found], render: Render) -
 
 
 def perhaps(tried: Sequence[tuple[Move, Outcome]]) -> list[Step]:
-    """The cheapest change after which nothing is refused any more, though what decides then is not known. No offer."""
-    open_ends = [(move, after.launch.unknown) for move, after in tried if after.launch.ok is None]
-    for move, unknown in sorted(open_ends, key=lambda each: each[0].cost)[:1]:
-        why = f": {unknown[0]}" if unknown else ""
-        text = f"{move.text} may help: it is past this refusal, but whether it starts then is not known{why}"
-        return [Step(text, gives_up=move.gives_up)]
+    """The engine's own code asks for it, and what decides then is the model's code, which is not run here. No offer."""
+    for move, after in tried:
+        if move.kind == "trust" and after.launch.ok is None:
+            why = f": {after.launch.unknown[0]}" if after.launch.unknown else ""
+            text = f"{move.text} may help: it is past this refusal, but whether it starts then is not known{why}"
+            return [Step(text, gives_up=move.gives_up)]
     return []
 
 

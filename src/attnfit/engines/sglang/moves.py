@@ -12,6 +12,7 @@ from attnfit.engines.sglang import words
 from attnfit.engines.sglang.hazards import ATTENTION_FLAGS, FOREIGN, SPARSE, indexed
 from attnfit.engines.sglang.hazards import dense as is_dense
 from attnfit.engines.sglang.moves_costs import gives_up, price
+from attnfit.engines.sglang.moves_sizes import sizes
 from attnfit.engines.sglang.moves_spelling import options, spelling
 from attnfit.engines.sglang.releases import entry
 from attnfit.inputs.secrets import is_secret
@@ -53,6 +54,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
     else:
         yield from _named(given, launch)
         yield from trusting(argv, launch.error or "")
+        yield from sizes(given, launch.error or "")
         yield from _backends(given, launch)
         yield from _kernels(given)
     draft = {span.flag for span in words.spans(argv) if span.flag.startswith("--speculative-")}

@@ -11,6 +11,7 @@ import msgspec
 from packaging.version import Version
 
 from attnfit.engines import Cost, Move, Piece
+from attnfit.engines.move import close
 from attnfit.engines.sglang import words
 from attnfit.engines.sglang.moves_costs import price
 from attnfit.inputs.secrets import is_secret
@@ -57,7 +58,7 @@ def spelling(argv: Sequence[str], version: str, message: str) -> Iterator[Move]:
 def _strays(argv: Sequence[str], version: str, found: Sequence[str]) -> Iterator[Move]:
     flags = [word.partition("=")[0] for word in found if words.is_flag(word)]
     known = [name for name in options(version) if not is_secret(name)]
-    right = {flag: close[0] for flag in flags if not is_secret(flag) and (close := _close(flag, known))}
+    right = {flag: near[0] for flag in flags if not is_secret(flag) and (near := _close(flag, known))}
     if right:
         yield _renamed(argv, right)
     rest = [flag for flag in flags if flag not in right]
@@ -83,6 +84,4 @@ def _close(word: str, names: Sequence[str]) -> list[str]:
     plain = word.lower().replace("_", "-") if word.startswith("-") else word.lower()
     if plain in names and plain != word:
         return [plain]
-    import difflib  # only for those who misspelt
-
-    return difflib.get_close_matches(plain, names, n=2, cutoff=0.8)
+    return close(plain, names, 0.8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 
@@ -22,6 +23,8 @@ _NEVER_DROPPED = frozenset({
     "--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp", "--enable-expert-parallel",
     "--nnodes", "--host", "--port", "--api-key", "--served-model-name", "--hf-overrides", "--config",
 })  # fmt: skip
+
+_OTHER_MACHINES = frozenset({"--distributed-executor-backend"})  # a cure only where there are more GPUs elsewhere
 
 _MOST_SHARE = 0.95  # of the memory, that is asked for: drivers and libraries take some
 _CACHE_SIZES = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
@@ -54,6 +57,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
     if parsed:
         yield from _named(flags, said)
         yield from trusting(flags.argv, said)
+    yield from _no_object(flags)
     for span in flags.spans:
         name = flags.whole(flags.argv[span.start])
         if _may_go(name_of(flags.argv[span.start]), wrong.get(span.start)):
@@ -103,6 +107,19 @@ def _may_go(name: str, meant: str | None) -> bool:
     return (meant or name) not in _NEVER_DROPPED
 
 
+def _no_object(flags: Flags) -> Iterator[Move]:
+    """--hf-overrides says which model it is, and stays; but what is no JSON says nothing."""
+    span = flags.span_of("--hf-overrides")
+    if span is None:
+        return
+    text = words(flags.argv, span).removeprefix("--hf-overrides").lstrip("= ")
+    try:
+        json.loads(text)
+    except ValueError:
+        lost = "what it should override of the model's config"
+        yield Move(f"drop {words(flags.argv, span)}", flags.without(span), lost, cost=Cost.FEATURE)
+
+
 def _no_file(flags: Flags) -> Iterator[Move]:
     """A --config file that the parser cannot take."""
     if (span := flags.span_of("--config")) is not None:
@@ -115,7 +132,7 @@ def _named(flags: Flags, said: str) -> Iterator[Move]:
     """Cures that the engine's own words name, as in `Re-run with --kv-cache-dtype bfloat16`."""
     for name, value in dict.fromkeys(_NAMED.findall(said)):
         flag = flags.options.get(name)
-        if flag is None or name in _NEVER_DROPPED:
+        if flag is None or name in _NEVER_DROPPED or name in _OTHER_MACHINES:
             continue
         if flag.action in ("bool", "true", "false"):
             if flags.span_of(name) is None:

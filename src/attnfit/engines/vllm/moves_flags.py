@@ -84,13 +84,15 @@ class Flags:
         return found + [Piece("", (word,), False) for word in self.argv[at:]]
 
     def whole(self, word: str) -> str:
-        """The flag that a word names, by its longest name."""
+        """The flag that a word names: by the name of its setting, else by its longest name."""
         name = name_of(word)
         flag = self.options.get(name) or self.options.get(name.partition(".")[0])
         if flag is None or "." in name:
             return name
         no = name in flag.negative  # one that says no stays one
-        return max((each for each in flag.options if (each in flag.negative) is no), key=len)
+        own = f"--{flag.dest.replace('_', '-')}"
+        names = [each for each in flag.options if (each in flag.negative) is no]
+        return own if own in names else max(names, key=len)
 
     def span_of(self, *spellings: str) -> range | None:
         return next((span for span in self.spans if name_of(self.argv[span.start]) in spellings), None)

@@ -15,6 +15,8 @@ SIZES = {
     "decode_context_parallel_size": ("--decode-context-parallel-size", "-dcp"),
 }
 _TENSOR = SIZES["tensor_parallel_size"]
+_CONTEXT = SIZES["decode_context_parallel_size"]
+_WHOLE = "room: every GPU holds its KV cache whole"
 _NEAR = 8  # sizes tried of each kind
 
 
@@ -23,12 +25,18 @@ def sizes(flags: Flags, named: str = "") -> Iterator[Move]:
     ways = []
     if not named:
         yield from _fitting(flags)
+        yield from _undivided(flags)
     for dest, spellings in SIZES.items():
         span = flags.span_of(*spellings)
         if (span is not None or dest in flags.values) and (not named or spellings[0] in named):
             now = _number(flags, dest) or 0
             ways.append(
-                [_sized(flags, spellings, n)._replace(kind="more" if n > now else "less") for n in _near(flags, dest)]
+                [
+                    _sized(flags, spellings, n)._replace(
+                        kind="more" if n > now else "less", gives_up=_less_divided(spellings, n, now)
+                    )
+                    for n in _near(flags, dest)
+                ]
             )
     for group in zip_longest(*ways):  # in turns: the cure of one kind is no better than that of another
         yield from (move for move in group if move is not None)
@@ -55,9 +63,20 @@ def _fitting(flags: Flags) -> Iterator[Move]:
         for spellings, n in changed:
             here = Flags(here.given._replace(argv=_sized(here, spellings, n).argv))
         text = ", ".join(f"{spellings[0]} {n}" for spellings, n in changed)
-        lost = "" if way[2] == now[2] else "room: every GPU holds its KV cache whole"
+        lost = "" if way[2] == now[2] else _WHOLE
         kind = "stages" if way[1] > now[1] else "less"
         yield Move(text, here.argv, lost, cost=Cost.SPLIT + 3 * (len(changed) - 1), kind=kind, whole=True)
+
+
+def _undivided(flags: Flags) -> Iterator[Move]:
+    """Another size of the tensor parallelism, and the KV cache not divided any more: what one size allows the other
+    may not, and each alone is refused."""
+    if (_number(flags, "decode_context_parallel_size") or 1) > 1:
+        here = Flags(flags.given._replace(argv=_sized(flags, _CONTEXT, 1).argv))
+        for n in _near(flags, "tensor_parallel_size")[:_NEAR]:
+            move = _sized(here, _TENSOR, n)
+            text = f"{move.text}, {_CONTEXT[0]} 1"
+            yield move._replace(text=text, gives_up=_WHOLE, cost=Cost.SPLIT + 3, kind="undivided", whole=True)
 
 
 def stages(flags: Flags) -> Iterator[Move]:
@@ -90,7 +109,13 @@ def visible(flags: Flags) -> Iterator[Move]:
         wide = ",".join([*ids, *(i for _, i in zip(range(need - len(ids)), free, strict=False))])
         name = "CUDA_VISIBLE_DEVICES"
         yield Move(f"{name}={wide} instead of {shown}", flags.argv, variables={name: wide}, gpus=need,
-                   gives_up="the GPUs that were left to others", cost=Cost.SPLIT, kind="visible")  # fmt: skip
+                   gives_up="the GPUs that were left to others", cost=Cost.SPLIT + 9, kind="visible")  # fmt: skip
+
+
+def _less_divided(spellings: tuple[str, ...], n: int, now: int) -> str:
+    if spellings != _CONTEXT or n >= now:
+        return ""
+    return _WHOLE if n == 1 else "room: the KV cache is divided among fewer GPUs"
 
 
 def _near(flags: Flags, dest: str) -> list[int]:

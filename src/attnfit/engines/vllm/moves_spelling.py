@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from attnfit.engines import Cost, Move
+from attnfit.engines.move import close
 from attnfit.engines.vllm.moves_flags import Flags, name_of
 from attnfit.inputs.secrets import is_secret
 
@@ -47,8 +48,6 @@ def _odd(flags: Flags) -> set[int]:
 
 def _meant(flags: Flags, at: int) -> tuple[str, ...] | None:
     """The words that `argv[at]` was meant to be; None where that is not clear."""
-    import difflib  # only for those who misspelt
-
     word = flags.argv[at]
     if not word.startswith(tuple(_DASHES)):
         return None
@@ -60,10 +59,10 @@ def _meant(flags: Flags, at: int) -> tuple[str, ...] | None:
     if found is None:
         short = not name.startswith("--") and len(bare) <= 4
         known = {o.lstrip("-"): o for o in flags.options if o.startswith("--") != short}
-        close = difflib.get_close_matches(bare, known, n=2, cutoff=0.75)
-        if not close or (short and len(close) > 1):
+        near = close(bare, known, 0.75)
+        if not near or (short and len(near) > 1):
             return None
-        found = known[close[0]]
+        found = known[near[0]]
     if is_secret(name) != is_secret(found):
         return None
     return (found + equals + value,)
