@@ -32,7 +32,7 @@ from vllm_cpu import HOME, VLLM, arguments, engine_of
 
 sys.path.insert(0, str(HOME / "tests"))
 
-CI_S = 900.0  # with --ci no scene is begun later, and none goes on longer than that and CI_MORE_S
+CI_S = 600.0  # with --ci no scene is begun later, and none goes on longer than that and CI_MORE_S
 CI_MORE_S = 180.0
 
 
