@@ -7,6 +7,7 @@ Started as the engine's own program by tests/replay.py. The model directory hold
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import socket
@@ -104,6 +105,30 @@ class Engine:
         self.socket.bind(path)
         self.socket.listen()
 
+    def do_append(self, path: str) -> None:
+        """As to a log, which stays open."""
+        self.file = open(path, "a")  # noqa: SIM115
+        self.file.write("more\n")
+        self.file.flush()
+
+    def do_shared(self, path: str) -> None:
+        """Shared memory, as libraries make it: a file that is mapped, and closed."""
+        self.memory = shared_memory(path)
+
+    def do_worker_with(self, path: str) -> None:
+        """A worker that holds such memory, and hears no signal but KILL."""
+        here = str(Path(__file__).parent)
+        code = f"import sys; sys.path.insert(0, {here!r}); from replay_engine import shared_memory; "
+        self.code(f"{code}kept = shared_memory({path!r}); {STUBBORN}")
+
+    def code(self, code: str) -> None:
+        worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        self.workers.append(worker)
+        with (self.model / "workers.txt").open("a") as file:
+            file.write(f"{worker.pid}\n")
+
     def do_ends_slowly(self, seconds: float) -> None:
         """As a server that lets its requests finish."""
         signal.signal(signal.SIGTERM, lambda *_: (time.sleep(seconds), os._exit(0)))
@@ -143,6 +168,12 @@ class Engine:
         while time.monotonic() < end and all(worker.poll() is None for worker in self.workers):
             time.sleep(0.02)
         server.socket.close()
+
+
+def shared_memory(path: str) -> mmap.mmap:
+    with open(path, "w+b") as file:
+        file.truncate(4096)
+        return mmap.mmap(file.fileno(), 4096)
 
 
 def serve(

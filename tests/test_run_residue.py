@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,37 +71,133 @@ def test_a_file_of_another_kind_that_took_the_name_stays(short: Path) -> None:
     assert (short / "one").read_text() == "somebody's"
 
 
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
-def test_shared_memory_that_nobody_holds_is_removed() -> None:
-    residue = Residue()
-    path = Path(f"/dev/shm/attnfit-test-{os.getpid()}")
-    with path.open("w"):
+@pytest.fixture
+def shm() -> Iterator[Callable[[str], Path]]:
+    """Names in shared memory that are this test's own."""
+    made: list[Path] = []
+
+    def name(of: str) -> Path:
+        made.append(Path(f"/dev/shm/attnfit-{of}-{os.getpid()}"))
+        return made[-1]
+
+    yield name
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+Shm = Callable[[str], Path]
+in_memory = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+
+
+def mapped(path: Path, access: int = mmap.ACCESS_WRITE) -> mmap.mmap:
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 0, access=access)
+
+
+@in_memory
+def test_shared_memory_that_nobody_holds_is_removed(shm: Shm) -> None:
+    residue, path = Residue(), shm("new")
+    path.write_bytes(b"x")
+    with mapped(path):
         residue.look([os.getpid()])
         assert residue.clear() == []
     assert residue.clear() == [str(path)]
 
 
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
-def test_weights_in_shared_memory_are_somebody_s() -> None:
+@in_memory
+def test_what_was_there_before_is_somebody_s_whatever_is_done_to_it(shm: Shm) -> None:
+    path, moved, replaced = shm("old"), shm("moved"), shm("replaced")
+    for each in (path, moved, replaced):
+        each.write_bytes(b"x")
+    residue = Residue()
+    path.write_bytes(b"more")
+    path.chmod(0o600)
+    moved = moved.rename(shm("elsewhere"))
+    replaced.unlink()
+    replaced.write_bytes(b"another")
+    with mapped(path), mapped(moved), mapped(replaced):
+        residue.look([os.getpid()])
+    assert residue.clear() == []
+    assert path.read_bytes() == b"more"
+
+
+@in_memory
+def test_a_new_file_that_is_no_shared_memory_is_somebody_s(shm: Shm) -> None:
+    """A log that is written, weights that are mapped to be read, a copy that is mapped for oneself."""
+    residue = Residue()
+    log, weights, copy = shm("log"), shm("weights"), shm("copy")
+    for each in (log, weights, copy):
+        each.write_bytes(b"x")
+    with log.open("a"), mapped(weights, mmap.ACCESS_READ), mapped(copy, mmap.ACCESS_COPY):
+        residue.look([os.getpid()])
+    assert residue.clear() == []
+
+
+@in_memory
+def test_what_the_command_or_its_environment_names_is_the_user_s(shm: Shm) -> None:
+    cache, other = shm("cache"), shm("other")
+    residue = Residue([f"--cache={cache}", other.name])
+    for each in (cache, other):
+        each.write_bytes(b"x")
+    with mapped(cache), mapped(other):
+        residue.look([os.getpid()])
+    assert residue.clear() == []
+
+
+@in_memory
+def test_another_file_that_took_the_name_of_shared_memory_stays(shm: Shm) -> None:
+    residue, path = Residue(), shm("new")
+    path.write_bytes(b"x")
+    with mapped(path):
+        residue.look([os.getpid()])
+        path.unlink()
+        path.write_bytes(b"somebody's")
+    assert residue.clear() == []
+
+
+@in_memory
+def test_weights_in_a_folder_there_are_somebody_s(shm: Shm) -> None:
     """People copy checkpoints to /dev/shm; an engine maps them, and they are not its own."""
-    old = Path(f"/dev/shm/attnfit-old-{os.getpid()}")
+    residue = Residue()
     folder = Path(f"/dev/shm/attnfit-folder-{os.getpid()}")
     folder.mkdir()
     weights = folder / "model.safetensors"
     try:
-        old.write_text("x")
-        time.sleep(1.2)
-        residue = Residue()
         weights.write_text("x")
-        with old.open(), weights.open():
+        with mapped(weights):
             residue.look([os.getpid()])
         assert residue.clear() == []
-        assert old.exists()
-        assert weights.exists()
     finally:
-        old.unlink()
         weights.unlink()
         folder.rmdir()
+
+
+@in_memory
+def test_an_engine_s_shared_memory_goes_and_is_said_and_a_user_s_log_there_stays(tmp_path: Path, shm: Shm) -> None:
+    stage = Stage(tmp_path)
+    own, old, log = shm("own"), shm("old"), shm("log")
+    old.write_text("data\n")
+    stage.scenes({"do": [["shared", str(own)], ["append", str(old)], ["append", str(log)], ["say", "up"], ["hang"]]})
+    run = stage.start("--grace", "2")
+    until(lambda: "up" in run.said())
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert run.event("left")["removed"] == [str(own)]
+    assert stage.runs()[0]["attempts"][0]["removed"] == [str(own)]
+    assert f"removed: {own}" in stage.attnfit("runs", "show", stage.runs()[0]["id"]).stdout
+    assert (own.exists(), old.read_text(), log.read_text()) == (False, "data\nmore\n", "more\n")
+
+
+@in_memory
+def test_shared_memory_of_a_worker_that_outlived_its_engine_goes_too(tmp_path: Path, shm: Shm) -> None:
+    """Made since the keeper last looked: it looks when the first process has ended."""
+    stage = Stage(tmp_path)
+    own = shm("worker")
+    stage.scenes({"do": [["sleep", 2.6], ["worker_with", str(own)], ["exit", 1]]})
+    run = stage.start("--grace", "1")
+    assert run.wait() == 1
+    assert run.event("left")["removed"] == [str(own)]
+    assert not own.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -28,7 +28,11 @@ from attnfit.deploy.residue import Residue
 
 BLOCK = 1 << 16
 LOOKS_S = (2.0, 5.0, 10.0, 20.0, 40.0)  # after the start, and then each 60 s: what the engine holds open is looked at
-GLANCE_S, GLANCE_LATER_S, LATER_S = 0.5, 5.0, 600.0  # and whenever somebody's new socket is met, an engine's may be it
+GLANCE_S, GLANCE_LATER_S, LATER_S = (
+    0.5,
+    5.0,
+    600.0,
+)  # and whenever somebody's new socket or memory is met: an engine's, perhaps
 
 
 class Keeper:
@@ -41,7 +45,7 @@ class Keeper:
         self.asked = ""  # what it was told to do: "stop", "kill"
         self.since = 0.0
         self.orders = b""
-        self.residue = Residue()
+        self.residue = Residue([*job["argv"], *job["env"].values()])
         self.looked = 0  # times
         self.look_at = 0.0
         self.began = time.monotonic()
@@ -101,13 +105,14 @@ class Keeper:
             if self.asked == "stop" and self.grace_left() == 0.0 and self.code is None:
                 self.order("kill")
         self.say(event="exited", code=self.code)
+        self.look()  # what workers hold that outlived it, and made since the last time
         grace = min(tree.TERM_S, self.job["grace"])
         left = tree.end(self.others, hard=self.asked == "kill", grace=grace, meanwhile=self.pump)
         removed = self.residue.clear()
         if self.log is not None:
             self.pump()
             self.log.close()
-        self.note_end(left)
+        self.note_end(left, removed)
         self.say(event="ended", left=left, removed=removed)
 
     @property
@@ -131,7 +136,7 @@ class Keeper:
             self.look_at = time.monotonic() + (LOOKS_S[self.looked] if self.looked < len(LOOKS_S) else 60.0)
             self.looked += 1
         if new := self.residue.look(each.pid for each in self.others()):
-            self.say(event="holds", paths=new)  # should we be killed ourselves
+            self.say(event="holds", files=new)  # should we be killed ourselves
 
     def signalled(self, number: int, _frame: object) -> None:
         """SIGTERM never means haste: a unit that stops sends it to us and to attnfit, which then asks us too."""
@@ -198,15 +203,14 @@ class Keeper:
                 return False
             self.log.write(found)
 
-    def note_end(self, left: list[dict[str, Any]]) -> None:
+    def note_end(self, left: list[dict[str, Any]], removed: list[str]) -> None:
         """For those who ask later: nobody may be there to be told."""
         if self.detached:
             from attnfit.deploy.files import write_private
 
             with contextlib.suppress(OSError):
-                write_private(
-                    self.job["end"], {"code": self.code, "ended": time.time(), "asked": self.asked, "left": left}
-                )
+                ended = {"code": self.code, "ended": time.time(), "asked": self.asked, "left": left, "removed": removed}
+                write_private(self.job["end"], ended)
 
 
 def read_job() -> dict[str, Any]:
@@ -227,7 +231,7 @@ def main() -> None:
         keeper.run()
     except Exception as error:  # whatever it is: nothing may stay behind
         keeper.say(event="broken", text=f"{type(error).__name__}: {error}")
-        keeper.say(event="ended", left=tree.end(keeper.others, hard=True))
+        keeper.say(event="ended", left=tree.end(keeper.others, hard=True), removed=keeper.residue.clear())
         raise
 
 

@@ -157,7 +157,7 @@ class _Runner:
         self.say("attempt", number=self.number, of=self.wishes.attempts, command=list(self.launch.shown))
         if not address.nothing and not self.launch.in_container and (who := taken(address)):
             return Ended(
-                outcome="not started", stage="", ready_s=None, served_s=0, code=None, answer=None, left=[],
+                outcome="not started", stage="", ready_s=None, served_s=0, code=None, answer=None, left=[], removed=[],
                 trouble=f"{address.url} is taken already, by {who}; stop it, or give the server another port",
             )  # fmt: skip
 
@@ -187,9 +187,11 @@ class _Runner:
             return 0
         mine.ended = time.time()
         mine.left, mine.stuck = len(ended.left), sum(not each["ended"] for each in ended.left)
+        mine.removed = tuple(map(self._clean, ended.removed))
         self._explain(ended, mine)
-        if ended.left:
-            self.say("left", processes=[f"{each['pid']} {each['what']}" for each in ended.left], stuck=mine.stuck)
+        if ended.left or ended.removed:
+            processes = [f"{each['pid']} {each['what']}" for each in ended.left]
+            self.say("left", processes=processes, stuck=mine.stuck, removed=ended.removed)
         if ended.outcome in ("served", "stopped"):
             self.write()
             return 0 if ended.outcome == "served" or not self.signals.first else 128 + self.signals.first

@@ -56,7 +56,7 @@ class Engine:
         self.asked = ""
         self._until = float("inf")  # when the keeper must have ended everything
         self._grace = grace
-        self._residue = Residue()  # what the keeper saw the engine hold
+        self._residue = Residue([*argv, *env.values()])  # what the keeper saw the engine hold
         self._said = b""
         self._ended = False
         pipes: list[int] = []
@@ -129,7 +129,7 @@ class Engine:
             if said["event"] == "started":
                 self.pid, self.created = said["pid"], said["created"]
             elif said["event"] == "holds":
-                self._residue.told(said["paths"])
+                self._residue.told(said["files"])
             elif said["event"] == "exited":
                 self.code = said["code"]
             elif said["event"] in ("failed", "broken"):

@@ -45,6 +45,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     line: str = ""  # the engine's own
     left: int = 0  # processes that were still there when the first had ended; they were ended
     stuck: int = 0  # of them, those that could not be ended
+    removed: tuple[str, ...] = ()  # sockets and shared memory of its own that it left
     memory: str = ""  # what is to say of its GPU memory afterwards
 
 
@@ -82,7 +83,8 @@ class End(msgspec.Struct):
 
     ended: Time
     code: int | None
-    left: list[Any]
+    left: list[dict[str, Any]]
+    removed: tuple[str, ...] = ()
     asked: str = ""
 
 
@@ -156,6 +158,7 @@ def _read(place: Path) -> Run | None:
     if run.attempts and run.attempts[-1].ended is None:
         last = run.attempts[-1]
         last.ended, last.code, last.left = end.ended, end.code, len(end.left)
+        last.stuck, last.removed = sum(not each.get("ended", True) for each in end.left), end.removed
         last.outcome = run.outcome = "served" if end.asked or end.code == 0 else "crashed"
     return run
 

@@ -53,6 +53,7 @@ class Ended(msgspec.Struct, kw_only=True):
     answer: Answer | None
     trouble: str
     left: list[dict[str, Any]]
+    removed: list[str]  # files that it left
     silent_s: float = 0.0
     told: bool = False  # it was ended by us, because it hung or had failed
 
@@ -262,6 +263,7 @@ class Watch:
             answer=self.kept.explained(self.launch.shown) if failed else None,
             trouble=engine.trouble or self.background,
             left=engine.left,
+            removed=engine.removed,
             silent_s=self.silent,
             told=bool(self.why),
         )

@@ -77,7 +77,10 @@ def _failed(e: Mapping[str, Any]) -> list[str]:
 
 def _left(e: Mapping[str, Any]) -> list[str]:
     stuck = f"; {e['stuck']} could not be ended" if e["stuck"] else "; ended"
-    return [f"left by the engine: {', '.join(e['processes'])}{stuck}"]
+    return [
+        f"left by the engine: {', '.join(e['processes'])}{stuck}" if e["processes"] else "",
+        f"left by the engine: {', '.join(e['removed'])}; removed" if e["removed"] else "",
+    ]
 
 
 def _stopping(e: Mapping[str, Any]) -> list[str]:
@@ -158,6 +161,7 @@ def _attempt(attempt: Attempt) -> list[str]:
     lines += [f"  cause: {attempt.hazard} {attempt.cause}".rstrip()] if attempt.cause else []
     lines += [f"    {attempt.line}"] if attempt.line else []
     lines += [f"  left by the engine: {attempt.left} processes, {attempt.stuck} not ended"] if attempt.left else []
+    lines += [f"  left by the engine, and removed: {', '.join(attempt.removed)}"] if attempt.removed else []
     return lines
 
 
