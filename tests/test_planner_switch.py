@@ -11,11 +11,13 @@ from attnfit import check
 from attnfit.core import Report, Step
 from attnfit.inputs.command import parse_command
 from attnfit.inputs.rewrite import rewrite
+from attnfit.inputs.secrets import clean, masked
 from attnfit.inputs.switch import switched
 from attnfit.report.planned import fix
 
 GLM = str(Path(__file__).parent.parent / "examples" / "glm-5")
 HEAD, ARGV = ("python", "-m", "sglang.launch_server"), ("--model-path", "m", "--tp", "2")
+WORD = "Zx9SECRETkq"
 SERVER = "-m sglang.launch_server --model-path m --tp 2"
 
 
@@ -109,6 +111,28 @@ def test_no_server_is_offered_that_is_less_protected_or_another(flags: list[str]
     step = other_engine(["vllm", "serve", GLM, "-tp", "8", *flags])
     assert step.argv is None
     assert flags[0].lstrip("-").replace("-", " ") in (step.gives_up + step.text).replace("-", " ")
+
+
+@pytest.mark.parametrize(
+    ("front", "flags", "then"),
+    [
+        ("nohup python3 -m sglang.launch_server", [], "nohup vllm serve"),
+        ("sglang serve", [], "vllm serve"),
+        ("python3 -m sglang.launch_server", ["--api-key", WORD], None),
+        ("python3 -m sglang.launch_server", ["--api-key", WORD, "--admin-api-key", WORD], None),
+        ("python3 -m sglang.launch_server", ["--ssl-keyfile", "/k.pem"], None),
+    ],
+)
+def test_to_vllm_too_and_why_not_is_said_in_words_that_are_not_taken_for_a_key(
+    front: str, flags: list[str], then: str | None
+) -> None:
+    words = [*front.split(), "--model-path", GLM, "--tp", "8", *flags]
+    report = check(words, gpu="rtx-pro-6000-server", count=8, engine="sglang==0.5.9")
+    (step,) = (each for each in report.steps if each.kind == "engine")
+    assert (step.argv is None) is (then is None)
+    assert then is None or " ".join(step.argv or ()).startswith(f"{then} {GLM}")
+    assert clean(masked(step.text), words) == step.text
+    assert all(flag in step.text for flag in flags if flag.startswith("--"))
 
 
 def test_memory_that_is_not_known_is_a_doubt() -> None:

@@ -192,7 +192,7 @@ def _of_engine(
     more = ", ".join(move.text for move, _ in found.moves)
     argv = with_parts(origin, found.parts).argv
     if common.guards:
-        into = Switched(None, f"{' and '.join(common.guards)} cannot be carried over for certain")
+        into = Switched(None, f"there is no certain counterpart of {' and '.join(common.guards)}")
     elif command is None:
         into = Switched((*head, *argv))
     else:
