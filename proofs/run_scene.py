@@ -63,6 +63,7 @@ class Scene:
         self.env = {
             **kept, MARK: self.mark, "TMPDIR": str(self.temp), "XDG_STATE_HOME": str(folder / "state"),
             "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),  # a cache is meant to stay
         }  # fmt: skip
         self.shm = self._shm()
         self.deadline = float("inf")
