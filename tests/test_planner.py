@@ -418,9 +418,14 @@ def test_the_model_s_own_code_is_a_way_that_is_said_where_nobody_knows_what_it_d
         (tmp_path / "configuration_mine.py").touch()
     report = check(["vllm", "serve", str(tmp_path)], gpu="h100", engine="vllm==0.33.0")
     assert report.verdict == "refused"
-    said = [step for step in report.steps if "--trust-remote-code may help" in step.text]
-    assert bool(said) == code_is_there
-    assert all(step.argv is None and not step.cost and "look at it first" in step.gives_up for step in said)
+    (said,) = [step for step in report.steps if "--trust-remote-code may help" in step.text]
+    assert ("with configuration_mine.py beside config.json" in said.text) != code_is_there
+    assert said.argv is None
+    assert not said.cost
+    assert "look at it first" in said.gives_up
+    trusted = check(["vllm", "serve", str(tmp_path), "--trust-remote-code"], gpu="h100", engine="vllm==0.33.0")
+    put = any(step.text.startswith("put configuration_mine.py") for step in trusted.steps)
+    assert put != code_is_there
 
 
 def test_fix_of_a_launch_that_passes_is_the_launch() -> None:

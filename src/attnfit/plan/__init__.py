@@ -59,7 +59,7 @@ def plan(
             asked = Judge(weights, conflict_launch.MOST_ASKED)
             why = tuple(conflict_launch.because(origin, outcome, asked))
             tried.append(asked.tried)
-        offered = [*text_only(engine, request, outcome), *offered, *perhaps(searched.tried)]
+        offered = [*text_only(engine, request, outcome), *offered, *perhaps(outcome, searched.tried)]
         offered = _far(origin, outcome, searched, offered, render, weights, tried)
     cheapest = min((step.cost for step in offered), default=None)
     said = tuple(useless(outcome, searched.tried, cheapest))[:MOST]

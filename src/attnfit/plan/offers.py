@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from attnfit.core import FlagChange, Launch, Step
@@ -42,10 +43,20 @@ def steps(origin: Origin, before: Outcome, found: list[Found], render: Render) -
     return offered
 
 
-def perhaps(tried: Sequence[tuple[Move, Outcome]]) -> list[Step]:
-    """The engine's own code asks for it, and what decides then is the model's code, which is not run here. No offer."""
+_NO_CODE = re.compile(r"does not appear to have a file named (\w+\.py)")
+
+
+def perhaps(before: Outcome, tried: Sequence[tuple[Move, Outcome]]) -> list[Step]:
+    """What the model's own code may do: the engine asks for it, and it is not run here. Or it is not there. No offer."""
+    if match := _NO_CODE.search(before.launch.error or ""):
+        return [Step(f"put {match[1]}, which belongs to the model's repository, beside its config.json")]
     for move, after in tried:
-        if move.kind == "trust" and after.launch.ok is None:
+        if move.kind != "trust":
+            continue
+        if match := _NO_CODE.search(after.launch.error or ""):
+            text = f"{move.text} may help, with {match[1]} beside config.json: it belongs to the model's repository"
+            return [Step(text, gives_up=move.gives_up)]
+        if after.launch.ok is None:
             why = f": {after.launch.unknown[0]}" if after.launch.unknown else ""
             text = f"{move.text} may help: it is past this refusal, but whether it starts then is not known{why}"
             return [Step(text, gives_up=move.gives_up)]
