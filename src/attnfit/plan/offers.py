@@ -47,7 +47,7 @@ _NO_CODE = re.compile(r"does not appear to have a file named (\w+\.py)")
 
 
 def perhaps(before: Outcome, tried: Sequence[tuple[Move, Outcome]]) -> list[Step]:
-    """What the model's own code may do: the engine asks for it, and it is not run here. Or it is not there. No offer."""
+    """The model's own code, which the engine asks for and which is not run here, or not there. These are no offers."""
     if match := _NO_CODE.search(before.launch.error or ""):
         return [Step(f"put {match[1]}, which belongs to the model's repository, beside its config.json")]
     for move, after in tried:
