@@ -51,7 +51,7 @@ def test_a_size_that_is_not_in_the_way_stays(model: Path) -> None:
     assert report.steps[0].text.startswith("drop --num-gpu-blocks-override 10; then")
 
 
-# --- a checkpoint that is not quantised --------------------------------------------------------------------------------
+# --- a checkpoint that is not quantised ------------------------------------------------------------------------------
 
 FP8 = "Qwen__Qwen3-30B-A3B-FP8"  # 29 GiB; not quantised 57
 
@@ -69,7 +69,7 @@ FP8 = "Qwen__Qwen3-30B-A3B-FP8"  # 29 GiB; not quantised 57
 def test_a_checkpoint_that_is_not_quantised_is_offered_if_its_own_size_can_fit(
     model: str, files: bool, count: int, said: str, tmp_path: Path
 ) -> None:
-    """Its size is what config.json tells, whatever the files at hand take; where that is not known, the offer says so."""
+    """Its size is what config.json tells, whatever the files at hand take; else the offer says so."""
     place = write(tmp_path, model)
     if files:
         held = quantised(model.removesuffix("-FP8"), "fp8")

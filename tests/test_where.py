@@ -16,13 +16,15 @@ from attnfit.engines import Circumstances, engine
 from attnfit.engines.sglang.answers import choose
 from attnfit.errors import UsageError
 from attnfit.fleet.cell import Cell
-from attnfit.fleet.where import Row
+from attnfit.fleet.where import Row, sensible
+from attnfit.fleet.where import where as walk
 from attnfit.gpus import catalogue, matching
 from attnfit.inputs.command import parse_command
 from attnfit.report.where import render
-from attnfit.subject import read
+from attnfit.subject import Where, read
 from fleet_cases import ENGINE, asked, check, differences, sample, subject, whole, write
 from test_cli import Run, same_as_snapshot
+from test_readme import commands
 
 ROOT = Path(__file__).parent.parent
 MODEL = "zai-org__GLM-5"
@@ -171,6 +173,59 @@ def test_a_command_is_asked_about_as_it_stands(attnfit: Run) -> None:
     cell = json.loads(out)["gpus"][0]["cells"][0]
     assert (cell["answer"], cell["verdict"], cell["change"]) == ("with a change", "refused", "drop --dtype float16")
     assert cell["command"] == launch[1:-2]
+
+
+LLAMA = "meta-llama__Llama-3.1-8B-Instruct"
+
+
+def test_two_gpus_may_allow_a_change_that_one_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One GPU and two refuse in the same words; what helps then is asked of each."""
+    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "none"))
+    place = str(write(tmp_path / LLAMA, LLAMA))
+    words = ["python3", "-m", "sglang.launch_server", "--model-path", place, "--tp", "2"]
+    this = read(engine("sglang"), parse_command([*words, "--attention-backend", "cutlass_mla"]), None)
+    gpu = next(entry.gpu for entry in matching("h100") if entry.gpu.name == "H100 SXM5 80GB")
+    row = walk(this, Where(engine("sglang").release("0.5.9")), [(gpu, (1, 2, 4))]).rows[0]
+    one, two = row.cells
+    assert (one.answer, two.answer, one.why) == ("no", "with a change", two.why)
+    assert (row.answer, list(two.command)) == ("with a change", words)
+
+
+def test_no_number_that_was_passed_over_starts_it(tmp_path: Path) -> None:
+    place = write(tmp_path, "nvidia__GLM-5-NVFP4")
+    this, passed_over = subject(place), 0
+    for row in asked(this, "0.33.0", matching("v100 pcie 16gb,t4,a30")).rows:
+        for count in set(sensible(this, single=False)) - {each.count for each in row.cells}:
+            report = check(place, row.gpu.name, count, "0.33.0")
+            assert (report.verdict, [step.argv for step in report.steps if step.argv]) == ("refused", [])
+            passed_over += 1
+    assert passed_over
+
+
+def test_the_backend_that_was_asked_for_is_the_reason_and_what_was_measured_is_said(
+    attnfit: Run, tmp_path: Path
+) -> None:
+    place = str(write(tmp_path / LLAMA, LLAMA))
+    launch = ["--", "vllm", "serve", place, "--attention-backend", "TRITON_MLA"]
+    _, out, _ = attnfit("where", "--engine", "vllm==0.33.0", "--gpu", "h100,t4", *launch)
+    assert "of 4 GPUs: 3 with a change, 1 has too little memory" in " ".join(out.split())
+    assert "because: TRITON_MLA: non-MLA not supported" in out
+    assert "memory  reckoned with weights from config.json" in out, "though only the changed launch was measured"
+
+
+def test_what_a_change_gives_up_is_said_where_it_starts_and_nowhere_else(attnfit: Run) -> None:
+    words = ("where", "examples/qwen3.5-397b-nvfp4", "--engine", "vllm==0.33.0", "--gpu", "7.5")
+    _, out, _ = attnfit(*words)
+    assert out.count("change: --kv-cache-dtype float16") == 2, "where it starts, and where it would but for the memory"
+    assert out.count("gives up: ") == 1
+
+
+def test_the_page_shows_what_is_printed(attnfit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "none"))
+    shown = commands((ROOT / "docs" / "where.md").read_text("utf-8"))
+    assert len(shown) >= 3
+    for command, output in shown:
+        assert attnfit(*command.split()[1:])[1] == output, command
 
 
 @pytest.mark.parametrize(

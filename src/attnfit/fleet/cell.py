@@ -113,7 +113,8 @@ def _served(launch: Launch) -> dict[str, Any]:
 def _told(step: Step) -> dict[str, Any]:
     """What the step's own words say, where its command cannot be asked about (it holds a secret, say)."""
     then = step.text.partition("; then ")[2].partition(" serves it")[0]
-    return {"serves": then, "memory": "may break" if "run out of memory" in step.text else ""}
+    memory = {"it runs out of memory": TOO_SMALL, "it may run out of memory": "may break"}
+    return {"serves": then, "memory": next((memory[words] for words in memory if words in step.text), "")}
 
 
 def _memory(launch: Launch) -> str:
@@ -151,11 +152,14 @@ def _reason(report: Report) -> str:
 
 
 def _no_backend(launch: Launch) -> str:
-    """Of the layers that find none: how many are tried, and the one that lacks least."""
+    """Of the layers that find none: what the backend lacks that was asked for, where no other is tried; else how many
+    are tried, and the one that lacks least."""
     layer = next((each for each in launch.layers if each.selection.chosen is None), launch.layers[0])
-    tried = [v for v in layer.selection.verdicts if v.candidate and v.status is Status.REFUSES and v.reasons]
+    asked = layer.question.backend
+    refusing = [v for v in layer.selection.verdicts if v.status is Status.REFUSES and v.reasons]
+    tried = [v for v in refusing if (v.backend == asked if asked else v.candidate)]
     if not tried:
-        return "no backend is tried on this GPU"
+        return f"{asked} is not tried on this GPU" if asked else "no backend is tried on this GPU"
     least = min(tried, key=lambda verdict: len({reason.text for reason in verdict.reasons}))
     said = ", ".join(dict.fromkeys(reason.text for reason in least.reasons))
     if len(tried) == 1:

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from attnfit.core import Gpu
+from attnfit.core import Gpu, Report, Step
 from attnfit.engines import divisor
-from attnfit.fleet.cell import ANSWERS, AS_IS, NO, TOO_SMALL, UNKNOWN, Cell, again, cell
+from attnfit.fleet.cell import ANSWERS, AS_IS, NO, TOO_SMALL, UNKNOWN, WITH_A_CHANGE, Cell, again, cell
 from attnfit.fleet.remembered import Measured, Remembered, decisive
 from attnfit.inputs.gpu import GpuInput
 from attnfit.subject import Subject, Where, ask
@@ -97,6 +97,11 @@ def sensible(subject: Subject, single: bool) -> tuple[int, ...]:
 _Told = tuple[Cell, int | None]
 
 
+def _refused(found: Cell) -> bool:
+    """As it is and with every change, and not for its memory."""
+    return found.answer == NO and found.memory != TOO_SMALL
+
+
 class _Walk:
     def __init__(self, subject: Subject, asked: Where) -> None:
         self._subject, self._release = subject, Remembered(asked.release)
@@ -105,19 +110,26 @@ class _Walk:
         self.weights_from = ""
 
     def cells(self, gpu: Gpu, counts: Sequence[int]) -> Iterator[Cell]:
-        refused = ""
+        settled = ""  # the words of a refusal of which more GPUs tell nothing new
         for count in counts:
-            if refused and self._cell(gpu, count, planned=False)[0].why == refused:
-                continue  # more of them change nothing
+            if settled and self._cell(gpu, count, planned=False)[0].why == settled:
+                continue
             found, uses = self._cell(gpu, count)
             yield found
-            refused = found.why if found.answer == NO and found.memory != TOO_SMALL else ""
             if gpu.capability is None:
                 return
+            settled = found.why if self._settled(found, gpu, counts[-1]) else ""
             if found.answer == AS_IS and found.memory in ("fits", ""):
                 return  # more of them leave more room
             if found.answer == AS_IS and self._subject.command is not None and uses is not None and uses <= count:
                 return  # the command uses no more of them
+
+    def _settled(self, found: Cell, gpu: Gpu, most: int) -> bool:
+        """Refused, and helped by a change for sure; or by none, on the most of them either: two GPUs may allow a change
+        that one does not."""
+        if found.answer == WITH_A_CHANGE:
+            return found.memory in ("fits", "")
+        return _refused(found) and _refused(last := self._cell(gpu, most)[0]) and last.why == found.why
 
     def _cell(self, gpu: Gpu, count: int, *, planned: bool = True) -> _Told:
         """A cell, and how many GPUs the launch uses, where that is known.
@@ -138,9 +150,15 @@ class _Walk:
             far=False,
             considered=lambda launch: planned and launch.ok is False,
         )
-        fit = report.launch.fit
-        answer = cell(report, lambda step: again(self._subject, self._asked, on, step))
-        told = answer, fit.gpus if fit is not None else None
+        fits = [report.launch.fit]
+
+        def changed(step: Step) -> Report | None:
+            after = again(self._subject, self._asked, on, step)
+            fits.append(after.launch.fit if after is not None else None)
+            return after
+
+        answer = cell(report, changed)
+        told = answer, fits[0].gpus if fits[0] is not None else None
         self._kept[key].append((self._release.measured, told))
-        self.weights_from = self.weights_from or (fit.weights_from if fit is not None else "")
+        self.weights_from = self.weights_from or next((fit.weights_from for fit in fits if fit is not None), "")
         return told

@@ -77,17 +77,17 @@ def _row(row: Row) -> dict[str, object]:
 def headline(fleet: Fleet) -> str:
     """One line: how many GPUs answer how."""
     counts = {answer: sum(row.answer == answer for row in fleet.rows) for answer in _ORDER}
-    said = ", ".join(f"{count} {_SHORT[answer]}" for answer, count in counts.items() if count)
+    said = ", ".join(f"{count} {_SHORT[answer][count != 1]}" for answer, count in counts.items() if count)
     opinion = "" if fleet.exact else " (the nearest rule book's opinion)"
     return printable(f"{fleet.engine} {fleet.release}, of {_gpus(len(fleet.rows))}: {said}{opinion}")
 
 
-_SHORT = {
-    AS_IS: "start it as is",
-    WITH_A_CHANGE: "with a change",
-    TOO_SMALL: "have too little memory",
-    NO: "refuse it",
-    UNKNOWN: "unknown",
+_SHORT = {  # of one, of several
+    AS_IS: ("starts it as is", "start it as is"),
+    WITH_A_CHANGE: ("with a change", "with a change"),
+    TOO_SMALL: ("has too little memory", "have too little memory"),
+    NO: ("refuses it", "refuse it"),
+    UNKNOWN: ("unknown", "unknown"),
 }
 
 
@@ -152,7 +152,7 @@ def _about(answer: str, first: Cell, why: str, *, one: bool) -> Iterator[str]:
         yield from wrap(f"{_NUMBER.sub('N', first.change)}, N by its memory (--json has it)", "  change: ")
     elif first.change:
         yield from wrap(first.change, "  change: ")
-        if first.gives_up:
+        if first.gives_up and answer != TOO_SMALL:  # nobody pays for what does not start
             yield from wrap(first.gives_up, "  gives up: ")
     if answer in (NO, UNKNOWN, WITH_A_CHANGE) and why and one:
         yield from wrap(shortened(why), "  because: " if answer != UNKNOWN else "  ")
