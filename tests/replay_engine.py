@@ -159,12 +159,13 @@ class Engine:
         self.do_serve(**how)
 
     def do_serve(self, seconds: float = 600.0, **how: Any) -> None:
-        """Health, models and requests, until SIGTERM; then it exits with 0."""
+        """Health, models and requests, until SIGTERM; then it exits with 0, or as `exits` says."""
+        code = how.pop("exits", 0)
         port = how.pop("port", 0) or int(self.argv[self.argv.index("--port") + 1])
         server = serve(port, **how)
         end = time.monotonic() + seconds
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-        signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
         while time.monotonic() < end and all(worker.poll() is None for worker in self.workers):
             time.sleep(0.02)
         server.socket.close()

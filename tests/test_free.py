@@ -204,7 +204,8 @@ def test_no_command_line_and_no_key_of_a_process_is_shown(start: Started, home: 
     assert "sk-a1b2" not in attnfit("free", "--dry-run").stdout
 
 
-@pytest.mark.parametrize("words", [("--run", "x", "--unit", "y"), ("--unit", "a/b"), ("--run", "none")])
+@pytest.mark.parametrize("words", [("--run", "x", "--unit", "y"), ("--unit", "a/b"), ("--run", "none"),
+                                   ("--run", "", "--yes"), ("--unit", "", "--yes")])  # fmt: skip
 def test_a_wrong_request_is_one_error(words: tuple[str, ...], home: Path) -> None:
     done = attnfit("free", *words)
     assert done.returncode == 2

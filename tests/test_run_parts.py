@@ -252,6 +252,13 @@ def test_a_run_is_found_by_the_end_of_its_number(state: Path) -> None:
         find("cc")
 
 
+def test_an_empty_number_is_no_run_s(state: Path) -> None:
+    recorded_one = Run(id="1130-aa11", engine="vllm", started=1, command=())
+    Book(recorded_one).write()
+    with pytest.raises(UsageError, match="empty"):
+        find("")
+
+
 def test_old_runs_are_forgotten(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfit.deploy.records.MOST", 2)
     for number in range(4):

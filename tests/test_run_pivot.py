@@ -196,6 +196,66 @@ def test_a_signal_while_it_waits_to_start_again_ends_it(stage: Stage, play: Any)
     assert len(stage.pids("starts.txt")) == 3
 
 
+ENDS = {"stop": ("runs", "stop"), "free": ("free", "--yes", "--run")}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_server_that_is_ended_by_another_attnfit_is_not_started_again(stage: Stage, play: Any, how: str) -> None:
+    """Whatever its exit status is: whoever watches it is told first."""
+    stage.scenes({"do": [*BEGIN, ["serve_so", {"exits": 1}]]})
+    run = play()
+    run.event("ready")
+    done = stage.attnfit(*ENDS[how], stage.runs()[0]["id"])
+    assert done.returncode == 0, done.stderr
+    assert run.wait() == 0
+    assert (stage.runs()[0]["outcome"], len(stage.pids("starts.txt"))) == ("served", 1)
+    until(lambda: not stage.alive())
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_start_that_is_ended_by_another_attnfit_is_not_gone_round(stage: Stage, play: Any, how: str) -> None:
+    """Also where its log holds a failure that could be."""
+    stays = [*fails(TOO_LONG)[:-1], ["say", "up"], ["hang"]]
+    stage.scenes({"if": "65536", "do": stays}, {"do": SERVES})
+    run = play(launch=[*stage.launch, "--max-model-len", "65536"])
+    until(lambda: "up" in run.said())
+    until(lambda: stage.runs()[0]["process"][0])
+    done = stage.attnfit(*ENDS[how], stage.runs()[0]["id"])
+    assert done.returncode == 0, done.stderr
+    assert run.wait() == 143
+    assert (stage.runs()[0]["outcome"], len(stage.pids("starts.txt"))) == ("stopped", 1)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_run_that_waits_to_start_again_is_ended_too(stage: Stage, play: Any, how: str) -> None:
+    stage.scenes({"do": [*BEGIN, ["serve", 1.0], ["exit", 9]]})
+    run = play("--attempts", "9")
+    until(lambda: len(run.events("again")) == 4)  # eight seconds
+    assert " crashed " in stage.attnfit("runs").stdout
+    done = stage.attnfit(*ENDS[how], stage.runs()[0]["id"])
+    assert done.returncode == 0, done.stderr
+    assert run.wait() == 143
+    assert (stage.runs()[0]["outcome"], len(stage.pids("starts.txt"))) == ("stopped", 4)
+
+
+def test_a_run_that_a_program_is_done_with_does_not_end_that_program(stage: Stage, monkeypatch: Any) -> None:
+    """`attnfit` may be called from Python: its process goes on."""
+    from attnfit.deploy import records
+
+    stage.scenes({"do": [["exit", 1]]})
+    checked_run(stage, monkeypatch, [report("unknown")])
+    [run] = records.read_all()
+    assert run.attnfit[0] == os.getpid()
+    assert list(records.stop(run, 1)) == []
+
+
+def test_a_failure_of_our_own_leaves_a_record_that_is_over(stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pivot, "taken", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        checked_run(stage, monkeypatch, [report("unknown")])
+    assert (stage.runs()[0]["outcome"], stage.runs()[0]["exit_code"]) == ("failed", 2)
+
+
 # ---- the check before: what it answers is given here, what is made of it is not ----
 
 

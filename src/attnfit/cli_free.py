@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from attnfit.deploy.left import Left
     from attnfit.inputs.processes import Process
 
+WATCHER_S = 10.0  # until who watched a run has noted its end
+
 
 def holders(ctx: click.Context, *, as_json: bool) -> None:
     from attnfit.inputs.holders import read
@@ -36,21 +38,24 @@ def holders(ctx: click.Context, *, as_json: bool) -> None:
 @click.pass_context
 def free(ctx: click.Context, /, run_id: str | None, unit: str | None, yes: bool, dry_run: bool, **options: Any) -> None:
     """End what an engine left behind: of runs that attnfit recorded, or of one unit. Shows them first."""
+    from attnfit.deploy import records
     from attnfit.report.holders import table
 
     if not sys.platform.startswith("linux"):
         raise UsageError("processes are told apart by /proc, which this machine has not; attnfit free is for Linux")
+    if run_id == "" or unit == "":
+        raise UsageError("--run and --unit each name what is to be ended; an empty name is none")
     if run_id and unit:
         raise UsageError("--run and --unit each name what is to be ended; give one of them")
     found = [_of_unit(unit, options["user"])] if unit else _of_runs(run_id)
-    found = [each for each in found if each.processes]
+    found = [each for each in found if each.processes or (run_id and each.attnfit)]
     if not found:
         what = unit or (f"run {run_id}" if run_id else "the runs that attnfit recorded")
         click.echo(f"nothing is left of {what}")
         return
     for each in found:
-        say(f"{each.origin}\n" + table(each.processes))
-    everyone = [process for each in found for process in each.processes]
+        say(f"{each.origin}\n" + table(_all_of(each)))
+    everyone = [process for each in found for process in _all_of(each)]
     strangers = sorted({process.user for process in everyone if process.uid != os.geteuid()})
     if strangers:
         click.echo(f"some are not yours, but of: {', '.join(strangers)}", err=True)
@@ -63,7 +68,20 @@ def free(ctx: click.Context, /, run_id: str | None, unit: str | None, yes: bool,
         if not click.confirm(f"End {many}?", err=True):
             click.echo("nothing was done", err=True)
             ctx.exit(1)
-    ctx.exit(_end(found, everyone, options["grace"], lambda: _look_again(found, unit, options["user"])))
+    run = records.find(run_id) if run_id else None
+    if run is not None:
+        records.tell(run)
+    processes = [process for each in found for process in each.processes]
+    code = _end(processes, options["grace"], lambda: _look_again(found, unit, options["user"]))
+    if run is not None and not records.unwatched(run, WATCHER_S):
+        click.echo(f"attnfit, which watches it, does not end: {run.attnfit[0]}")
+        code = 1
+    ctx.exit(code)
+
+
+def _all_of(left: Left) -> list[Process]:
+    """With the attnfit that watches them and has them started again: it ends first."""
+    return [*([left.attnfit] if left.attnfit is not None else []), *left.processes]
 
 
 def _of_unit(name: str, user: bool) -> Left:
@@ -114,7 +132,7 @@ def _look_again(found: list[Left], unit: str | None, user: bool) -> list[Process
     return [process for run in records.read_all() if run.id in ids for process in of_run(run).processes]
 
 
-def _end(found: list[Left], everyone: list[Process], grace: float, again: Any) -> int:
+def _end(everyone: list[Process], grace: float, again: Any) -> int:
     from attnfit.deploy.free import end
     from attnfit.deploy.memory import used
     from attnfit.report.holders import who

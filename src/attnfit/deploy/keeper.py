@@ -32,7 +32,7 @@ GLANCE_S, GLANCE_LATER_S, LATER_S = (
     0.5,
     5.0,
     600.0,
-)  # and whenever somebody's new socket or memory is met: an engine's, perhaps
+)  # and when a new socket or memory is met: its, perhaps
 
 
 class Keeper:

@@ -34,7 +34,7 @@ def of_run(run: Run, proc: Path = PROC) -> Left:
     for process in here.values():
         if not process.zombie and _is_of(run, process, here, proc):
             found[process.pid] = process
-    watcher = here.get(run.attnfit[0])
+    watcher = here.get(run.attnfit[0]) if run.exit_code is None else None  # done with it, it may go on for others
     return Left(
         origin=f"run {run.id}",
         processes=tuple(found[pid] for pid in sorted(found)),

@@ -130,17 +130,29 @@ class _Runner:
             raise UsageError("a detached engine could not be found again without its record; make room for it, or set "
                              "XDG_STATE_HOME to another folder; nothing was started")  # fmt: skip
         self.say("run", id=run.id, records=str(self.book.place))
-        with self.signals:
-            before = memory.used()
-            while True:
-                ended = self.attempt()
-                code = self.after(ended, before)
-                if code is not None:
-                    break
+        try:
+            with self.signals:
+                before = memory.used()
+                while (code := self.after(self.attempt(), before)) is None:
+                    pass
+        except BaseException:
+            self.broken()
+            raise
         run.exit_code = code
+        if self.signals.first and code == 128 + self.signals.first:
+            run.outcome = "stopped"  # also between two starts
         self.write()
         self.say("end", outcome=run.outcome, exit_code=code, attempts=self.number)
         return code
+
+    def broken(self) -> None:
+        """Notes that nobody watches it any more, and that the engine has ended with us."""
+        run = self.book.run
+        run.exit_code, run.outcome = 2, "failed"
+        for each in run.attempts[-1:]:
+            if each.ended is None:
+                each.ended, each.outcome, each.cause = time.time(), "failed", "attnfit itself failed"
+        self.write()
 
     def write(self) -> None:
         if trouble := self.book.write():

@@ -19,6 +19,7 @@ import psutil
 
 from attnfit.deploy import tree
 from attnfit.deploy.files import private_folder, read_plain, write_private
+from attnfit.deploy.signals import SAME_S
 from attnfit.errors import UsageError, did_you_mean
 
 SCHEMA = 1
@@ -65,9 +66,16 @@ class Run(msgspec.Struct, kw_only=True):
     schema: int = SCHEMA
 
     @property
+    def watcher(self) -> psutil.Process | None:
+        """The attnfit that watches it, and may start it again; one that is done with it goes on as a Python program
+        may that has called us."""
+        return tree.same(*self.attnfit) if self.exit_code is None and self.attnfit[0] else None
+
+    @property
     def alive(self) -> bool:
-        """Whether anything of it is there."""
-        if any(tree.same(*each) is not None for each in (self.keeper, self.process) if each[0]):
+        """Whether anything of it is there, or will be again."""
+        known = (each for each in (self.keeper, self.process) if each[0])
+        if self.watcher is not None or any(tree.same(*each) is not None for each in known):
             return True
         return bool(self.process[0] and tree.session(*self.process))
 
@@ -134,6 +142,8 @@ def _places() -> list[Path]:
 
 def find(id: str) -> Run:
     """One run, by its whole number or the end of it. Raises UsageError."""
+    if not id:
+        raise UsageError("an empty number is no run's; attnfit runs lists them")
     runs = read_all()
     found = [run for run in runs if run.id == id] or [run for run in runs if run.id.endswith(id)]
     if len(found) == 1:
@@ -179,8 +189,29 @@ def _changed(place: Path) -> float:
         return 0.0
 
 
+def tell(run: Run) -> None:
+    """Has whoever watches a run end it: that one would take its end for a crash, and start it again."""
+    if (watcher := run.watcher) is not None:
+        tree.send(watcher.pid, signal.SIGTERM)
+        tree.send(watcher.pid, signal.SIGCONT)  # somebody may have stopped it
+
+
+def unwatched(run: Run, seconds: float) -> bool:
+    """Whether nobody watches a run any more, at the latest after so many seconds."""
+    until = time.monotonic() + seconds
+    while (there := (_read(folder() / run.id) or run).watcher is not None) and time.monotonic() < until:
+        time.sleep(tree.TICK_S)
+    return not there
+
+
 def stop(run: Run, seconds: float) -> Iterator[psutil.Process]:
-    """Ends what is there of a run: its keeper does it, else we. Yields what could not be ended."""
+    """Ends what is there of a run: attnfit does it where that watches, else its keeper, else we. Yields what could not
+    be ended."""
+    tell(run)
+    if not unwatched(run, max(seconds, 2 * SAME_S)):
+        tell(run)  # the second time is without grace
+        unwatched(run, tree.KILL_S + tree.TERM_S)
+    run = _read(folder() / run.id) or run  # it may have started another meanwhile
     keeper = tree.same(*run.keeper)
     if keeper is not None:
         tree.send(keeper.pid, signal.SIGTERM)

@@ -107,8 +107,8 @@ class Residue:
                 with contextlib.suppress(OSError):
                     target = os.readlink(place / "fd" / descriptor)
                     if target.startswith("socket:["):
-                        if path := bound.get(target[8:-1]):
-                            found[path] = True
+                        if (inode := target[8:-1]) in bound:
+                            found[bound[inode]] = True
                     elif _is_shared(target):
                         found.setdefault(target, False)
         with contextlib.suppress(OSError), (place / "maps").open("rb") as maps:
