@@ -150,11 +150,38 @@ def test_memory_that_is_not_known_is_a_doubt() -> None:
         ("kubectl exec pod -- vllm serve m", "kubectl exec pod -- env X=1 vllm serve m"),
         ("systemd-run --scope vllm serve m", "systemd-run --scope env X=1 vllm serve m"),
         ("nohup vllm serve m", "X=1 nohup vllm serve m"),
+        ("srun env A=1 vllm serve m", "srun env A=1 X=1 vllm serve m"),
+        ("apptainer exec --nv i.sif vllm serve m", "X=1 apptainer exec --nv i.sif vllm serve m"),
+        ("apptainer exec --cleanenv i.sif vllm serve m", "apptainer exec --cleanenv i.sif env X=1 vllm serve m"),
+        ("singularity exec -e i.sif bash -c 'cd /x; vllm serve m'",
+         "singularity exec -e i.sif bash -c 'cd /x; env X=1 vllm serve m'"),
+        ("apptainer exec -C --env A=1,B=2 i.sif vllm serve m",
+         "apptainer exec -C --env A=1,B=2 i.sif env X=1 vllm serve m"),
+        ("env -i vllm serve m", "env -i X=1 vllm serve m"),
+        ("env -i A=1 nohup vllm serve m", "env -i A=1 nohup env X=1 vllm serve m"),
+        ("ssh h vllm serve m", "ssh h env X=1 vllm serve m"),
+        ("ssh h 'cd /x && vllm serve m'", "ssh h 'cd /x && env X=1 vllm serve m'"),
+        ("ssh h docker run --gpus all vllm/vllm-openai:v0.33.0 m",
+         "ssh h docker run -e X=1 --gpus all vllm/vllm-openai:v0.33.0 m"),
+        ("docker exec -it box vllm serve m", "docker exec -e X=1 -it box vllm serve m"),
+        ("docker exec box bash -c 'vllm serve m'", "docker exec -e X=1 box bash -c 'vllm serve m'"),
+        ("docker compose -f a.yml run --rm llm vllm serve m",
+         "docker compose -f a.yml run -e X=1 --rm llm vllm serve m"),
+        ("docker-compose exec llm vllm serve m", "docker-compose exec -e X=1 llm vllm serve m"),
     ],
-)
+)  # fmt: skip
 def test_a_variable_is_set_where_it_arrives(given: str, then: str) -> None:
-    parsed = parse_command(given.split())
-    assert " ".join(rewrite(parsed, parsed.argv, {"X": "1"}) or ()) == then
+    parsed = parse_command(shlex.split(given))
+    assert rewrite(parsed, parsed.argv, {"X": "1"}) == shlex.split(then)
+
+
+def test_a_variable_comes_back_out_of_every_place_that_it_was_put_into() -> None:
+    for given in ("ssh h vllm serve m", "env -i A=1 vllm serve m", "docker exec box vllm serve m", "srun vllm serve m"):
+        words = shlex.split(given)
+        put = rewrite(parse_command(words), ("m",), {"X": "1"})
+        assert put is not None
+        assert rewrite(parse_command(put), ("m",), {"X": "2"}) == [word.replace("X=1", "X=2") for word in put]
+        assert rewrite(parse_command(put), ("m",), {"X": None}) == words
 
 
 def test_a_package_in_a_container_takes_an_image_of_ones_own() -> None:
@@ -165,6 +192,53 @@ def test_a_package_in_a_container_takes_an_image_of_ones_own() -> None:
     assert "image of your own, made from vllm/vllm-openai:v0.33.0" in step.text
     assert "ATTNFIT_VLLM_INDEXER=1" in step.text
     assert "vllm-openai" not in fix(report)[0]
+
+
+@pytest.mark.parametrize(
+    ("front", "then"),
+    [
+        ("uvx --from vllm==0.33.0 vllm serve", "uvx --with attnfit[vllm] --from vllm==0.33.0 vllm serve"),
+        ("uvx vllm@0.33.0 serve", "uvx --with attnfit[vllm] vllm@0.33.0 serve"),
+        ("uv tool run vllm@0.33.0 serve", "uv tool run --with attnfit[vllm] vllm@0.33.0 serve"),
+        ("uv run --isolated vllm serve", "uv run --with attnfit[vllm] --isolated vllm serve"),
+        ("nohup uv run --with=vllm==0.33.0 vllm serve",
+         "nohup uv run --with attnfit[vllm] --with=vllm==0.33.0 vllm serve"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_is_made_for_a_run_is_told_what_belongs_into_it(front: str, then: str) -> None:
+    words = [*front.split(), GLM, "-tp", "8"]
+    report = check(words, gpu="a100-80g", count=8, engine="vllm==0.33.0")
+    (step,) = (each for each in report.steps if each.kind == "plugin")
+    assert " ".join(step.argv or ()).startswith(f"ATTNFIT_VLLM_INDEXER=1 {then} {GLM} -tp 8")
+    assert step.installs == ""
+    assert step.text.startswith("--with 'attnfit[vllm]', ATTNFIT_VLLM_INDEXER=1, and ")
+    assert "pip install" not in step.text + fix(report)[1]
+    again = check(list(step.argv or ()), gpu="a100-80g", count=8, engine="vllm==0.33.0", planned=False)
+    assert again.verdict != "refused"
+
+
+def test_what_is_installed_where_it_stays_is_installed_first() -> None:
+    for front in ("uv run vllm serve", "docker exec box vllm serve", "docker compose exec llm vllm serve"):
+        report = check([*front.split(), GLM, "-tp", "8"], gpu="a100-80g", count=8, engine="vllm==0.33.0")
+        (step,) = (each for each in report.steps if each.kind == "plugin")
+        assert step.argv is not None
+        assert step.installs == "attnfit[vllm]"
+
+
+@pytest.mark.parametrize(
+    ("front", "made"),
+    [
+        ("docker compose run llm vllm serve", "an image of your own, made from that of the service llm with pip"),
+        ("docker-compose -f a.yml run --rm --service-ports llm vllm serve", "made from that of the service llm with"),
+        ("pipx run --spec vllm==0.33.0 vllm serve", "an environment of your own in the place of pipx run's, with pip"),
+    ],
+)
+def test_what_is_gone_after_the_run_takes_one_of_ones_own(front: str, made: str) -> None:
+    report = check([*front.split(), GLM, "-tp", "8"], gpu="a100-80g", count=8, engine="vllm==0.33.0")
+    (step,) = (each for each in report.steps if each.kind == "plugin")
+    assert step.argv is None
+    assert made in step.text
+    assert "attnfit[vllm]" in step.text
 
 
 def test_an_offer_takes_the_remedy_of_what_it_may_meet() -> None:

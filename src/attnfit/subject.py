@@ -96,6 +96,7 @@ def ask(
     """The whole answer; see `api.check`. `considered`: whether every other candidate is asked about, too. `far`: a plan
     may take another release, engine or GPU."""
     from attnfit.inputs.command import parse_command
+    from attnfit.inputs.environment import facts_named
     from attnfit.inputs.secrets import hide
 
     engine, files, command, weights = subject.engine, subject.files, subject.command, subject.weights
@@ -117,7 +118,7 @@ def ask(
         files_here=parsed.files_here,
         counted=_counted(on.gpus, parsed) if on.counted else None,
         variables=dict(parsed.env),
-        env={**where.facts, **(env or {})},
+        env={**where.facts, **facts_named(parsed), **(env or {})},
         stated=dict(env or {}),
         driver=on.driver,
     )
@@ -127,9 +128,13 @@ def ask(
 
     def render(move: engines.Move) -> tuple[str, ...] | None:
         from attnfit.inputs.rewrite import rewrite
+        from attnfit.inputs.throwaway import takes_packages
 
-        plain = not move.variables and not move.release
-        words = parsed.render(move.argv) if plain else rewrite(parsed, move.argv, move.variables, move.release)
+        packages = move.installs.split() if takes_packages(parsed) else ()
+        plain = not (move.variables or move.release or packages)
+        words = (
+            parsed.render(move.argv) if plain else rewrite(parsed, move.argv, move.variables, move.release, packages)
+        )
         return None if words is None else tuple(hide(words))
 
     def at_hand() -> engines.Weights:  # no headers are fetched for a launch that is refused

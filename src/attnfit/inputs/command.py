@@ -33,6 +33,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None  # container image, tag included
     image_release: str | None = None  # the release its tag names
     required_release: str | None = None  # from `uv run --with NAME==X` and the like
+    beside: tuple[str, ...] = ()  # distributions that it demands in the same environment, by name
     executable: str | None = None  # program or interpreter that starts the server, as written
     prefix: str | None = None  # environment the path of the executable, VIRTUAL_ENV or `activate` points into
     conda_env: str | None = None  # `conda run -n NAME`
@@ -90,6 +91,7 @@ def parse_command(command: Sequence[str] | str) -> Command:
         image=found.image,
         image_release=found.image_release,
         required_release=found.required_release,
+        beside=tuple(found.beside),
         executable=found.executable,
         prefix=_prefix(found),
         conda_env=found.conda_env,

@@ -10,15 +10,35 @@ from attnfit.inputs.wrappers import CONTAINER_SWITCH_LETTERS, CONTAINER_SWITCHES
 if TYPE_CHECKING:
     from attnfit.inputs.command import Command
 
+_OWN = ("-c", "--context", "-H", "--host", "-l", "--log-level", "--config")
+_OF_COMPOSE = (
+    "-f", "--file", "-p", "--project-name", "--profile", "--env-file", "--project-directory", "--parallel", "--ansi",
+    "--progress",
+)  # fmt: skip
+
 
 def run_at(words: list[str], at: int) -> int | None:
-    """Index of `run` (or `create`, `exec`) after docker's own options."""
-    i = at + 1
-    while i < len(words) and words[i].startswith("-"):
-        i += 2 if words[i] in ("-c", "--context", "-H", "--host", "-l", "--log-level", "--config") else 1
-    if words[i : i + 1] == ["container"]:
-        i += 1
+    """Index of `run` (or `create`, `exec`) after docker's own options, and those of its compose."""
+    i, compose = at + 1, _name(words[at]).endswith("-compose")
+    if not compose:
+        i = _behind(words, i, _OWN)
+        compose = words[i : i + 1] == ["compose"]
+        i += compose or words[i : i + 1] == ["container"]
+    if compose:
+        i = _behind(words, i, _OF_COMPOSE)
     return i if i < len(words) and words[i] in ("run", "create", "exec") else None
+
+
+def of_service(words: list[str], at: int, run: int) -> bool:
+    """Whether that `run` is of a service of a compose file, not of an image."""
+    return _name(words[at]).endswith("-compose") or "compose" in words[at + 1 : run]
+
+
+def _behind(words: list[str], i: int, values: tuple[str, ...]) -> int:
+    """Past options, of which these have a value."""
+    while i < len(words) and words[i].startswith("-"):
+        i += 2 if words[i] in values else 1
+    return i
 
 
 def container_option(words: list[str], i: int) -> tuple[str, str, int]:
@@ -42,12 +62,17 @@ def container_option(words: list[str], i: int) -> tuple[str, str, int]:
 
 
 def image_run(command: Command) -> str | None:
-    """The image that a command starts a container of; None: it starts none, or goes into one that runs."""
+    """The image that a command starts a container of, as one says it; None: none, or it goes into one that runs."""
     if command.image is None:
         return None
-    before = [list(layer.before) for layer in command.layers if command.image in layer.before]
-    runs = [(words, run_at(words, i)) for words in before for i, w in enumerate(words) if _name(w) in CONTAINERS]
-    return None if any(at is not None and words[at] == "exec" for words, at in runs) else command.image
+    for words in [list(layer.before) for layer in command.layers if command.image in layer.before]:
+        for at, word in enumerate(words):
+            if _name(word) in CONTAINERS and (run := run_at(words, at)) is not None:
+                if words[run] == "exec":
+                    return None
+                if of_service(words, at, run):
+                    return f"that of the service {command.image}"
+    return command.image
 
 
 def _name(word: str) -> str:

@@ -73,6 +73,13 @@ def env_facts(found: Installed) -> dict[str, bool]:
         return beside
 
 
+def facts_named(command: Command) -> dict[str, bool]:
+    """Those that follow from what the command itself puts beside its engine."""
+    entry = entry_of(command.engine)
+    facts = {**entry.facts_beside, **{name: plugin.fact for name, plugin in entry.plugins_beside.items()}}
+    return {facts[name]: True for name in command.beside if name in facts}
+
+
 def _loads(found: Installed, name: str, plugin: Plugin) -> bool:
     """Whether the engine would find the plug-in: its metadata names the entry point, and what it needs is there."""
     if not {name, *plugin.needs} <= found.packages.keys():

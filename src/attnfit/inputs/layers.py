@@ -27,6 +27,10 @@ class Layer(msgspec.Struct, frozen=True):
             words = [self.text[0] + joined + self.text[1]]
         return [*self.before, *words, *self.after]
 
+    def starting(self, before: Sequence[str]) -> Layer:
+        """The same with other words in front."""
+        return msgspec.structs.replace(self, before=tuple(before))
+
 
 class Unwrapped:
     """What was met on the way."""
@@ -40,6 +44,7 @@ class Unwrapped:
         self.image: str | None = None
         self.image_release: str | None = None
         self.required_release: str | None = None
+        self.beside: list[str] = []  # other packages that it demands
         self.executable: str | None = None
         self.prefix: str | None = None
         self.conda_env: str | None = None

@@ -95,6 +95,8 @@ def _option(found: Unwrapped, words: list[str], at: int, name: str, values: froz
         found.prefix = value.rstrip("/") + "/.venv"
     elif name in ("uv", "uvx", "pipx") and value:
         requirement(found, entry_points(), value)
+        if key == "--with":
+            found.beside += [re.split(r"[^\w.-]", each.strip(), maxsplit=1)[0].lower() for each in value.split(",")]
     elif name in ("mpirun", "mpiexec", "systemd-run") and takes and (assigned := ASSIGNMENT.fullmatch(value)):
         found.env[assigned[1]] = assigned[2]
     return at + (2 if takes else 1)

@@ -12,9 +12,11 @@ from attnfit.engines.entry import entry_of, entry_points
 from attnfit.errors import UsageError
 from attnfit.inputs import shell
 from attnfit.inputs.command import Command, parse_command
+from attnfit.inputs.container import run_at
 from attnfit.inputs.layers import Layer, Unwrapped
-from attnfit.inputs.options import skip_options
-from attnfit.inputs.starts import match_entry
+from attnfit.inputs.options import ASSIGNMENT, skip_options
+from attnfit.inputs.starts import base_name, match_entry
+from attnfit.inputs.throwaway import with_packages
 from attnfit.inputs.wrappers import CONTAINERS, MODULE_WRAPPERS, SHELLS, WRAPPERS
 
 _HANDED_ON = ("-e", "--env")  # how a container runtime is told a variable
@@ -23,14 +25,32 @@ _LETS_NONE = frozenset({"doas", "systemd-run", "srun", "mpirun", "mpiexec", "ray
 
 
 def rewrite(
-    command: Command, argv: Sequence[str], variables: Mapping[str, str | None], release: str = ""
+    command: Command,
+    argv: Sequence[str],
+    variables: Mapping[str, str | None],
+    release: str = "",
+    packages: Sequence[str] = (),
 ) -> list[str] | None:
     """The whole command with `argv` and those variables set, or taken away where the value is None.
 
-    `release`: in the place of the one that the command names, if it names any.
+    `release`: in the place of the one that the command names, if it names any. `packages`: in the environment that it
+    makes, if it makes one.
     None if that cannot be written: the variable comes from a script line, a file, or from outside.
     """
-    layers = list(command.layers)
+    written = (_written(command, argv, variables, release, packages, inside) for inside in (False, True))
+    return next((words for words in written if words is not None), None)
+
+
+def _written(
+    command: Command,
+    argv: Sequence[str],
+    variables: Mapping[str, str | None],
+    release: str,
+    packages: Sequence[str],
+    inside: bool,
+) -> list[str] | None:
+    """inside: variables stand directly in front of the server, where nothing keeps them from it."""
+    layers = with_packages(command.layers, packages)
     named = command.image_release or command.required_release
     if release and named:
         layers = [_of_release(layer, command, named, release) for layer in layers]
@@ -38,7 +58,7 @@ def rewrite(
         if name in command.env:
             layers = [_replaced(layer, name, value) for layer in layers]
         elif value is not None and layers:
-            layers = _added(command, layers, name, value)
+            layers = _inside(layers, name, value) if inside else _added(command, layers, name, value)
     inner = list(argv)
     for layer in reversed(layers):
         inner = layer.wrap(inner)
@@ -63,28 +83,25 @@ def _of_release(layer: Layer, command: Command, old: str, new: str) -> Layer:
         match = table.requirement.match(word)
         return word[: match.start(1)] + new + word[match.end(1) :] if match and match[1] == old else word
 
-    return Layer(
-        before=tuple(put(word) for word in layer.before),
-        after=layer.after,
-        skip=layer.skip,
-        text=layer.text,
-        raw=layer.raw,
-    )
+    return layer.starting([put(word) for word in layer.before])
 
 
 def _replaced(layer: Layer, name: str, value: str | None) -> Layer:
     before: list[str] = []
-    for word in layer.before:
+    for at, word in enumerate(layer.before):
         head, assigned, _ = word.partition(f"{name}=")
         if not assigned or head not in ("", "-e", "--env="):
             before.append(word)
         elif value is not None:
             before.append(f"{head}{name}={value}")
-        elif not head and before and before[-1] in _HANDED_ON:
+        elif not head and before and (before[-1] in _HANDED_ON or _idle(before[-1], layer.before[at + 1 :])):
             before.pop()
-    if before[:1] == ["env"] and len(before) > 1 and not before[1].startswith("-") and "=" not in before[1]:
-        before = before[1:]  # it has nothing left to set
-    return Layer(before=tuple(before), after=layer.after, skip=layer.skip, text=layer.text, raw=layer.raw)
+    return layer.starting(before)
+
+
+def _idle(word: str, following: Sequence[str]) -> bool:
+    """Whether that is an `env` with nothing left to set, as it stands in front of its command."""
+    return word == "env" and bool(following) and not following[0].startswith("-") and "=" not in following[0]
 
 
 def without_variable(layer: Layer, name: str) -> Layer:
@@ -92,30 +109,41 @@ def without_variable(layer: Layer, name: str) -> Layer:
 
 
 def _added(command: Command, layers: list[Layer], name: str, value: str) -> list[Layer]:
-    last = layers[-1]
-    if command.image is None and not command.files_here:
-        return layers  # what is set here does not reach another machine
     if command.image is None and any(each in _LETS_NONE or not _known(each) for each in command.wrappers):
-        start = server_at(last.before)
-        if start is None:
-            return layers
-        before = (*last.before[:start], "env", f"{name}={value}", *last.before[start:])
-        return [*layers[:-1], _with_before(last, before)]
+        return _inside(layers, name, value)
     if command.image is None and "sudo" in command.wrappers:
         return [_behind_sudo(layer, f"{name}={value}") for layer in layers]
     if command.image is not None:
-        at = next((i for i, w in enumerate(last.before) if w.rpartition("/")[2] in CONTAINERS), None)
-        run = None if at is None else next((i for i, w in enumerate(last.before) if i > at and w == "run"), None)
-        if run is None:
-            return layers
-        before = (*last.before[: run + 1], "-e", f"{name}={value}", *last.before[run + 1 :])
-        return [*layers[:-1], _with_before(last, before)]
+        return _handed_on(layers, f"{name}={value}")
     if command.layers[0].text is not None and not command.layers[0].before:
         first = layers[0]
         assert first.text is not None
         text = (f"{first.text[0]}{name}={shell.quote(value)} ", first.text[1])
         return [Layer(before=(), after=first.after, skip=first.skip, text=text, raw=first.raw), *layers[1:]]
-    return [_with_before(layers[0], (f"{name}={value}", *layers[0].before)), *layers[1:]]
+    return [layers[0].starting((f"{name}={value}", *layers[0].before)), *layers[1:]]
+
+
+def _inside(layers: list[Layer], name: str, value: str) -> list[Layer]:
+    """By `env`, or where the command has one already: behind its options and the variables that it sets."""
+    words, assigned = list(layers[-1].before), f"{name}={value}"
+    start = server_at(words)
+    if start is None:
+        return layers
+    ends = (skip_options(Unwrapped(), words, at, "env") for at in range(start) if base_name(words[at]) == "env")
+    sets = any(all(map(ASSIGNMENT.fullmatch, words[end:start])) for end in ends)
+    put = (assigned,) if sets else ("env", assigned)
+    return [*layers[:-1], layers[-1].starting((*words[:start], *put, *words[start:]))]
+
+
+def _handed_on(layers: list[Layer], assigned: str) -> list[Layer]:
+    """The container runtime hands it on, as the first of its options."""
+    for i, layer in enumerate(layers):
+        words = list(layer.before)
+        for at, word in enumerate(words):
+            if base_name(word) in CONTAINERS and (run := run_at(words, at)) is not None:
+                put = layer.starting((*words[: run + 1], "-e", assigned, *words[run + 1 :]))
+                return [*layers[:i], put, *layers[i + 1 :]]
+    return layers
 
 
 def _behind_sudo(layer: Layer, assigned: str) -> Layer:
@@ -125,7 +153,7 @@ def _behind_sudo(layer: Layer, assigned: str) -> Layer:
     if at is None:
         return layer
     stop = skip_options(Unwrapped(), words, at, "sudo")
-    return _with_before(layer, (*words[:stop], assigned, *words[stop:]))
+    return layer.starting((*words[:stop], assigned, *words[stop:]))
 
 
 def server_at(words: Sequence[str]) -> int | None:
@@ -139,7 +167,3 @@ def server_at(words: Sequence[str]) -> int | None:
 
 def _known(wrapper: str) -> bool:
     return wrapper in WRAPPERS or wrapper in SHELLS or wrapper in MODULE_WRAPPERS
-
-
-def _with_before(layer: Layer, before: tuple[str, ...]) -> Layer:
-    return Layer(before=before, after=layer.after, skip=layer.skip, text=layer.text, raw=layer.raw)

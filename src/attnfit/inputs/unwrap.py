@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
 from attnfit.engines.entry import EntryPoints, entry_points
 from attnfit.errors import UsageError
 from attnfit.inputs import shell
-from attnfit.inputs.container import container_option, gpu_request, run_at
+from attnfit.inputs.container import container_option, gpu_request, of_service, run_at
 from attnfit.inputs.layers import Layer, Unwrapped
 from attnfit.inputs.options import ASSIGNMENT, dash_c, prelude, requirement, skip_options, skip_python_wrapper
 from attnfit.inputs.starts import PYTHON, base_name, match_entry, nothing_started
-from attnfit.inputs.wrappers import CONTAINERS, OWN_ENVIRONMENT, SHELLS, WRAPPERS
+from attnfit.inputs.wrappers import CLEANS_ENVIRONMENT, CONTAINERS, IMAGE_RUNNERS, OWN_ENVIRONMENT, SHELLS, WRAPPERS
 
 MAX_NESTING = 8
 MAX_COMMANDS = 100  # in one shell string
+_FOR_INSIDE = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(\w+)")
 _DEVICE = re.compile(r"nvidia\.com/gpu=(.+)")
 
 
@@ -53,7 +55,7 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
             return _shell_string(found, tables, tuple(words[:where]), words[where], tuple(words[where + 1 :]), depth)
         if base in CONTAINERS and (run := run_at(words, at)) is not None:
             found.wrappers.append(base)
-            return _container(found, tables, words, run, depth)
+            return _container(found, tables, words, at, run, depth)
         if base == "ssh":
             found.wrappers.append(base)
             return _ssh(found, tables, words, at, depth)
@@ -62,6 +64,8 @@ def _words(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], de
             start, at = at, skip_options(found, words, at, base)
             if base in OWN_ENVIRONMENT:
                 _env_reset(found, base, words[start + 1 : at])
+            elif base in IMAGE_RUNNERS:
+                _into_image(found, base, words[start + 1 : at])
             seen_program = True
             continue
         if PYTHON.match(base) and (size := skip_python_wrapper(found, words, at)) is not None:
@@ -96,6 +100,20 @@ def _env_reset(found: Unwrapped, program: str, options: Sequence[str]) -> None:
             f"{', '.join(lost)} stands in front of {program}, which starts with an environment of its own; "
             f"taken as not set: write it behind {program}"
         )
+
+
+def _into_image(found: Unwrapped, program: str, options: Sequence[str]) -> None:
+    """What apptainer hands on: what stands in front of it, but where it cleans that; and what is meant for inside."""
+    inside = {m[1]: value for name, value in found.env.items() if (m := _FOR_INSIDE.fullmatch(name))}
+    for option, following in itertools.pairwise([*options, ""]):
+        name, eq, value = option.partition("=")
+        for each in (value if eq else following).split(",") if name == "--env" else ():
+            if assigned := ASSIGNMENT.fullmatch(each):
+                inside[assigned[1]] = assigned[2]
+    if CLEANS_ENVIRONMENT & set(options):
+        found.env = {name: value for name, value in found.env.items() if not _FOR_INSIDE.fullmatch(name)}
+        _env_reset(found, program, ())
+    found.env |= inside
 
 
 def _entry(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: int) -> int | None:
@@ -202,7 +220,9 @@ def _ssh(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: 
 # ---- containers ------------------------------------------------------------------------------------------------
 
 
-def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], run: int, depth: int) -> None:
+def _container(
+    found: Unwrapped, tables: Sequence[EntryPoints], words: list[str], at: int, run: int, depth: int
+) -> None:
     entrypoint: str | None = None
     outer, found.env = found.env, {}  # variables of the client do not reach the container
     i = run + 1
@@ -236,7 +256,10 @@ def _container(found: Unwrapped, tables: Sequence[EntryPoints], words: list[str]
         found.notes.append(f"runs in the container {image}; its release is not known here")
         found.layers.append(Layer(before=tuple(words[: i + 1])))
         return _words(found, tables, rest, depth + 1)
-    table = _image(found, tables, image)
+    service = of_service(words, at, run)
+    if service:
+        found.notes.append(f"runs in a container of the service {image}; its file and its release are not read here")
+    table = None if service else _image(found, tables, image)
     if entrypoint:
         found.layers.append(Layer(before=tuple(words[: i + 1]), skip=1))
         return _words(found, tables, [entrypoint, *rest], depth + 1)

@@ -86,8 +86,8 @@ WRAPPERS: dict[str, Wrapper] = {
     "compute-sanitizer": _w("--tool"),
     "strace": _w("-o -e -s -p"),
     "ray": _w("--address --working-dir --runtime-env-json --runtime-env --submission-id"),
-    "apptainer": _w("-B --bind --env -H --home --pwd -W --overlay", 1),
-    "singularity": _w("-B --bind --env -H --home --pwd -W --overlay", 1),
+    "apptainer": _w("-B --bind --env --env-file -H --home --pwd -W --workdir --overlay", 1),
+    "singularity": _w("-B --bind --env --env-file -H --home --pwd -W --workdir --overlay", 1),
     "screen": _w("-S -c -L"),
     "watch": _w("-n --interval"),
     "supervise": _w(),
@@ -106,8 +106,10 @@ MODULE_WRAPPERS: dict[str, str] = {
     "viztracer": "coverage",
 }
 OWN_ENVIRONMENT = frozenset(("sudo", "doas"))  # what is set in front of them does not reach the command by default
+IMAGE_RUNNERS = frozenset(("apptainer", "singularity"))  # what is set there reaches these, unless asked to clean it
+CLEANS_ENVIRONMENT = frozenset(("-e", "--cleanenv", "-C", "--containall"))
 SHELLS = frozenset(("bash", "sh", "zsh", "dash", "ksh", "ash", "fish"))
-CONTAINERS = frozenset(("docker", "podman", "nerdctl"))
+CONTAINERS = frozenset(("docker", "podman", "nerdctl", "docker-compose", "podman-compose"))
 PYTHON_VALUES = frozenset(("-X", "-W", "-Q", "--check-hash-based-pycs"))
 CONTAINER_SWITCHES = frozenset(
     (
@@ -132,6 +134,14 @@ CONTAINER_SWITCHES = frozenset(
         "--sig-proxy",
         "--disable-content-trust",
         "--help",
+        "--build",  # these are of compose
+        "--no-deps",
+        "--no-TTY",
+        "--quiet-build",
+        "--quiet-pull",
+        "--remove-orphans",
+        "--service-ports",
+        "--use-aliases",
     )
 )
-CONTAINER_SWITCH_LETTERS = frozenset("ditPq")
+CONTAINER_SWITCH_LETTERS = frozenset("ditPqT")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attnfit.core import FlagChange, Launch, Step
 from attnfit.engines import Cost, Move, distribution_of
-from attnfit.inputs.container import image_run
 from attnfit.inputs.secrets import hide
+from attnfit.inputs.throwaway import made_from, takes_packages
 from attnfit.plan.edits import Origin, Part, with_parts
 from attnfit.plan.given_up import given_up
 from attnfit.plan.judge import Outcome
@@ -74,15 +74,21 @@ def step_of(origin: Origin, before: Launch, found: Found, render: Render) -> Ste
     installs = " ".join(part.installs for part in found.parts if part.installs)
     if release and words == render(Move("", request.argv, variables=variables)):  # the command does not name it
         installs = " ".join(filter(None, [f"{distribution_of(origin.engine.name).name}=={release}", installs]))
-    image = image_run(origin.command) if origin.command is not None else None
-    text = in_words(origin, found)
-    if installs and image is not None:  # what is installed in a container is gone with it
+    text, made = in_words(origin, found), None
+    if installs and origin.command is not None:
         inner = found._replace(parts=tuple(part for part in found.parts if not part.installs))
-        made = f"an image of your own, made from {image} with pip install {' '.join(map(repr, installs.split()))}"
-        text = ", ".join(filter(None, [made, in_words(origin, inner)]))
+        packages = [f"'{each}'" for each in installs.split()]
+        if takes_packages(origin.command):
+            words = render(Move("", request.argv, variables=variables, release=release, installs=installs))
+            if words is None:
+                return None
+            text = ", ".join(filter(None, [*(f"--with {each}" for each in packages), in_words(origin, inner)]))
+            installs = ""
+        elif (made := made_from(origin.command)) is not None:
+            text = ", ".join(filter(None, [f"{made} with pip install {' '.join(packages)}", in_words(origin, inner)]))
     return Step(
         text="; ".join([text, *then(found.outcome)]),
-        argv=words if image is None or not installs else None,
+        argv=words if made is None else None,
         gives_up="; ".join(dict.fromkeys(given_up(origin, before, found))),
         installs=installs,
         env={name: said for part in found.parts for name, said in part.env},
