@@ -24,7 +24,9 @@ from replay import free_port
 MARK = "ATTNFIT_PROOF_MARK"
 START_S = 900.0  # no start of a tiny model takes so long, also on a machine that is busy
 SHM = Path("/dev/shm")
-OWN = "vllm_dist_"  # a file by which vLLM's CPU workers find each other; it never removes it, however it ends
+# A file by which vLLM's CPU workers find each other, which it never removes, however it ends; torch's compiled headers,
+# which it keeps for later.
+OWN = ("vllm_dist_", "torchinductor_")
 
 
 @dataclass
@@ -63,7 +65,6 @@ class Scene:
         self.env = {
             **kept, MARK: self.mark, "TMPDIR": str(self.temp), "XDG_STATE_HOME": str(folder / "state"),
             "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1",
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),  # a cache is meant to stay
         }  # fmt: skip
         self.shm = self._shm()
         self.deadline = float("inf")
