@@ -114,6 +114,21 @@ def test_a_string_for_a_shell_is_quoted_whole_and_an_assignment_in_front_of_a_co
     assert one_line(["A=x y", "vllm", "serve", "m"]) == "A='x y' vllm serve m"
 
 
+@pytest.mark.parametrize(
+    ("word", "printed"),
+    [
+        (f"S3_KEY={WORD}", "S3_KEY=$S3_KEY"),
+        (f"HTTPS_PROXY=http://u:{WORD}@h:1", 'HTTPS_PROXY="http://$PASSWORD@h:1"'),
+        (f"https://{WORD}@h:1/x?a=1&b=2", '"https://$PASSWORD@h:1/x?a=1&b=2"'),
+        ("X=hf_abcdefghijklmnopqrst/m", 'X="$TOKEN/m"'),
+        (f"https://{WORD}@h/$home", "'https://$PASSWORD@h/$home'"),  # the user's own $ is none of ours
+        ("X=$HOME and more", "'X=$HOME and more'"),
+    ],
+)
+def test_what_stands_for_a_secret_is_filled_in_by_the_shell_it_is_pasted_into(word: str, printed: str) -> None:
+    assert one_line(["docker", "run", "-e", word]) == f"docker run -e {printed}"
+
+
 @pytest.mark.parametrize("url", ["http://u:SECRET@localhost:1", "https://SECRET@hub.example/x", "http://:SECRET@h"])
 def test_no_password_of_an_address_is_printed_wherever_it_came_from(url: str) -> None:
     said = clean(f"a/b is no path here, and {url} cannot be reached", [])

@@ -28,6 +28,7 @@ _FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password", "--admin-api-key"
 _WHOLE = frozenset(("--ssl-keyfile",))  # options of their own that begin like one of those
 _MANY = "--api-key"  # takes several values
 _SSHPASS = re.compile(r"(?:^|/)sshpass$")
+_STANDS = re.compile(r"\$(?:PASSWORD(?=@)|(?:TOKEN|SSHPASS)\b)")  # what `hide` puts into the middle of a word
 _READS_NEXT = re.compile(r"-[A-Za-z]*c")  # a shell's option in front of the string it reads
 
 
@@ -160,8 +161,12 @@ def line(words: Sequence[str]) -> str:
 
 def _quoted(word: str, *, assigns: bool) -> str:
     """assigns: it stands in front of the program, where a shell takes no quoted name."""
-    if re.search(r"\$[A-Z_]+$", word) and not re.search(r"[\s'\"\\;&|<>()`]", word):
+    if re.search(r"\$[A-Z_][A-Z0-9_]*$", word) and not re.search(r"[\s'\"\\;&|<>()`]", word):
         return word  # left for the shell to fill in
+    beside = _STANDS.sub("", word)
+    if beside != word and not re.search(r"[\s\"\\$`!]", beside):
+        name, eq, value = word.partition("=") if _ASSIGNMENT.match(word) else ("", "", word)
+        return f'{name}{eq}"{value}"'
     if _ASSIGNMENT.match(word) and (assigns or not re.search(r"\s", word)):
         name, _, value = word.partition("=")
         return f"{name}={shlex.quote(value) if value else ''}"
