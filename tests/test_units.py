@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -168,6 +169,52 @@ def test_what_systemd_passes_over_is_a_warning_and_the_rest_is_read(text: str, s
     assert re.search(says, found.notes[0])
     assert "sk-1" not in "".join(found.notes)
     assert found.variables.values.get("C") == ("d" if "C=d" in text else None)
+
+
+LATIN = b"caf\xe9"
+
+
+def test_a_comment_may_be_of_any_bytes(tmp_path: Path) -> None:
+    start = b"# %b\n[Service]\nEnvironmentFile=/srv/a.env\nExecStart=/bin/x \\\n; %b\n  ${A}\n" % (LATIN, LATIN)
+    root = image(tmp_path, {"x.service": start, "srv/a.env": b"# %b\nA=1\n" % LATIN})
+    found = read_unit("x", root=root)
+    assert found.execs[0].argv == ["/bin/x", "1"]
+    assert found.notes == ()
+
+
+# As systemd 252 does: it refuses the unit for such a line in its own file, and reads a drop-in up to it.
+@pytest.mark.parametrize(
+    ("line", "why"), [(b"Environment=A=" + LATIN, "UTF-8"), (LATIN, "UTF-8"), (b"[Unit", "section")]
+)
+def test_a_line_that_ends_the_reading(line: bytes, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"x\.service:3.*{why}.*systemd refuses"):
+        read_unit("x", root=image(tmp_path / "1", {"x.service": b"[Service]\nExecStart=/bin/x\n" + line}))
+    late = b"[Service]\nEnvironment=B=before\n" + line + b"\nEnvironment=B=behind\n"
+    root = image(tmp_path / "2", {"x.service": "[Service]\nExecStart=/bin/x\n", f"{ETC}/x.service.d/a.conf": late})
+    found = read_unit("x", root=root)
+    assert found.variables.values["B"] == "before"
+    assert re.search(rf"a\.conf:3.*{why}.*nothing of this drop-in from there on", found.notes[0])
+
+
+def test_an_environment_file_with_a_value_of_other_bytes_is_an_error(tmp_path: Path) -> None:
+    image(tmp_path, {"srv/a.env": b"A=1\nB=" + LATIN})
+    with pytest.raises(InputError, match=r"a\.env is no text"):
+        unit(tmp_path, "EnvironmentFile=/srv/a.env\nExecStart=/bin/x\n")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\r"])
+def test_lines_end_as_systemd_ends_them(end: str, tmp_path: Path) -> None:
+    text = end.join(["[Service]", "ExecStart=/bin/x a \\", "  b", "Nice=5", "wrong", ""])
+    found = read_unit("x", root=image(tmp_path, {"x.service": text}))
+    assert found.execs[0].argv == ["/bin/x", "a", "b"]
+    assert "x.service:5" in found.notes[0]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "srv").mkdir()
+    os.mkfifo(tmp_path / "srv/a.env")
+    with pytest.raises(InputError, match="no plain file"):
+        unit(tmp_path, "EnvironmentFile=-/srv/a.env\nExecStart=/bin/x\n")
 
 
 def test_a_setting_before_any_section_is_passed_over(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from textwrap import wrap
 
-from attnfit.deploy.command import restored
+from attnfit.deploy.command import restored, secrets_of
 from attnfit.errors import AttnfitError, UsageError
 from attnfit.inputs import secrets
 from attnfit.inputs.units import variables
@@ -72,7 +72,7 @@ def dropin(
     lines = [line for each in said for line in wrap(_comment(each), 100, initial_indent="# ", subsequent_indent="#   ",
                                                     break_on_hyphens=False, break_long_words=False)]  # fmt: skip
     lines += [f"# To take it away: {_comment(f'attnfit unit undo {unit.name}{_scope(unit)}')}", "[Service]"]
-    kept = [each for each in parse(before or "", FILE) if not (changes and each.name == "ExecStart")]
+    kept = [each for each in parse(before or "", FILE, dropin=True) if not (changes and each.name == "ExecStart")]
     lines += [f"{each.name}={each.value}" for each in kept if each.section == "Service"]
     for name, value in sorted(changed.items()):
         origin = unit.variables.origin.get(name, "")
@@ -198,7 +198,7 @@ def _broken(words: Sequence[str]) -> str:
 
 def holds_key(text: str) -> bool:
     """Whether the text has a key, token or password in it, which not everybody may read."""
-    for setting in parse(text, FILE):
+    for setting in parse(text, FILE, dropin=True):
         try:
             words = [word.value for word in split_words(setting.value)]
         except Unbalanced:
@@ -206,3 +206,17 @@ def holds_key(text: str) -> bool:
         if secrets.hide(words) != words or secrets.values(words):
             return True
     return False
+
+
+def secrets_in(text: str) -> dict[str, str]:
+    """Every key, token or password of a unit's text, as it is written there -> what stands for it."""
+    found: dict[str, str] = {}
+    for setting in parse(text, FILE, dropin=True):
+        try:
+            words = split_words(setting.value)
+        except Unbalanced:
+            continue
+        own = secrets_of([word.value for word in words], {})
+        spelt = (word for word in words if any(value in word.value and value not in word.raw for value in own))
+        found |= own | {word.raw: secrets.HIDDEN for word in spelt}  # with escapes, the word as a whole
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from attnfit.deploy import tree
 from attnfit.errors import AttnfitError, UsageError
 from attnfit.inputs.units import paths
 from attnfit.inputs.units.unit import Unit
@@ -100,8 +102,9 @@ class Systemd:
         argv = ["journalctl", "--no-pager", "-q", "-o", "cat", "-n", "all", "-f",
                 *" + ".join(f"{field}={invocation}" for field in _INVOCATION).split()]  # fmt: skip
         return subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environ
-        )
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environ,
+            preexec_fn=lambda: tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL),  # it would follow for ever without us
+        )  # fmt: skip
 
     def complaints(self, unit: Unit, files: Mapping[str, str]) -> list[str] | None:
         """What `systemd-analyze verify` says of the unit with `files` that it does not say without; None: not there."""
@@ -115,12 +118,13 @@ class Systemd:
         with tempfile.TemporaryDirectory(prefix="attnfit-verify-") as name:
             folder = Path(name)
             fragment = unit.name if paths.template(unit.name) is None else paths.template(unit.name)
-            texts = {f: paths.within(unit.root, f).read_text("utf-8") for f in (unit.fragment, *unit.dropins)}
+            data = {f: paths.within(unit.root, f).read_bytes() for f in (unit.fragment, *unit.dropins)}
             dropins = folder / f"{unit.name}.d"
             dropins.mkdir()
-            (folder / str(fragment)).write_text(texts.pop(unit.fragment))
-            for path, text in {**texts, **files}.items():
-                (dropins / path.rpartition("/")[2]).write_text(text, errors="surrogateescape")
+            (folder / str(fragment)).write_bytes(data.pop(unit.fragment))
+            data |= {path: text.encode("utf-8", "surrogateescape") for path, text in files.items()}
+            for path, each in data.items():
+                (dropins / path.rpartition("/")[2]).write_bytes(each)
             answer = self._run(
                 ["systemd-analyze", *self._scope, "--man=no", "verify", str(folder / unit.name)],
                 {"SYSTEMD_UNIT_PATH": f"{folder}:"},

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from attnfit.errors import InputError, UsageError, did_you_mean
+from attnfit.inputs.units import plain as plain_file
 from attnfit.inputs.units.environ import parse_file
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def read_text_of(file: Path, text: str, name: str | None, around: Mapping[str, s
 
 def read_text(file: Path) -> str:
     try:
-        data = file.read_bytes()[: MAX_BYTES + 1]
+        data = plain_file.read(file, MAX_BYTES)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); name a compose file") from None
     try:
@@ -179,9 +180,17 @@ def _filled(value: Any, around: Mapping[str, str], where: str) -> Any:
 
 def _dotenv(path: Path) -> dict[str, str]:
     try:
-        return parse_file(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError):
+        return _assignments(path)
+    except (OSError, ValueError):
         return {}
+
+
+def _assignments(path: Path) -> dict[str, str]:
+    """Raises OSError, and ValueError for what is no text."""
+    data = plain_file.read(path, MAX_BYTES)
+    if len(data) > MAX_BYTES:
+        raise ValueError
+    return parse_file(data.decode("utf-8", "surrogateescape"))
 
 
 def _service(file: Path, text: str, name: str, service: dict[str, Any], where: str) -> Service:
@@ -243,12 +252,12 @@ def _files(file: Path, value: Any, where: str) -> Iterator[tuple[str, str]]:
         path = each.get("path") if isinstance(each, dict) else each
         needed = not (isinstance(each, dict) and each.get("required") == "false")
         try:
-            text = (file.parent / str(path)).read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
+            found = _assignments(file.parent / str(path))
+        except (OSError, ValueError):
             if needed:
                 raise InputError(f"{where}: env_file {path} cannot be read; make it, or run where it lies") from None
             continue
-        yield from parse_file(text).items()
+        yield from found.items()
 
 
 def _gpus(service: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from attnfit.errors import InputError
+from attnfit.inputs.units import plain
 from attnfit.inputs.units.lines import MAX_BYTES, Setting
 from attnfit.inputs.units.specifiers import Naming, expand
 from attnfit.inputs.units.words import SPACE, Unbalanced, split
@@ -109,8 +110,7 @@ def _exists(path: str) -> bool:
 def read_file(path: Path, root: Path | None = None) -> dict[str, str]:
     """An environment file's assignments. Raises PermissionError, and InputError for what is no text."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = plain.read(path, MAX_BYTES)
     except PermissionError:
         raise
     except OSError as error:
@@ -118,13 +118,16 @@ def read_file(path: Path, root: Path | None = None) -> dict[str, str]:
     try:
         if len(data) > MAX_BYTES or b"\0" in data:
             raise ValueError
-        return parse_file(data.decode())
+        return parse_file(data.decode("utf-8", "surrogateescape"))
     except ValueError:
         raise InputError(f"{path} is no text of NAME=VALUE lines; correct the EnvironmentFile=") from None
 
 
 def parse_file(text: str) -> dict[str, str]:
-    """Assignments of an environment file. Quotes may stand in pieces; a name that is none is passed over, as there."""
+    """Assignments of an environment file. Quotes may stand in pieces; a name that is none is passed over, as there.
+
+    Raises ValueError for one that is no UTF-8 (its bytes are surrogates); a comment may be anything.
+    """
     found: dict[str, str] = {}
     at, end = 0, len(text)
     while at < end:
@@ -139,6 +142,8 @@ def parse_file(text: str) -> dict[str, str]:
                 at = stop + 1
                 continue
             value, at = _value(text, stop + 1)
+            if not plain.is_utf8(name + value):
+                raise ValueError
             if _NAME.fullmatch(name):
                 found[name] = value
     return found

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 
 from attnfit.errors import InputError
+from attnfit.inputs.units import plain
 
 MAX_BYTES = 1 << 20
 _SPACE = " \t\n\r"
+_END = re.compile(r"\r\n?|\n\r?")
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -26,15 +29,14 @@ class Setting(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line}"
 
 
-def read_settings(path: Path, shown: str, ignored: list[str]) -> list[Setting]:
-    """The settings of a unit file or drop-in, in order. `shown`: its name in messages; `ignored`: as for `parse`.
+def read_settings(path: Path, shown: str, ignored: list[str], *, dropin: bool = False) -> list[Setting]:
+    """The settings of a unit file or drop-in, in order. `shown`: its name in messages; the others: as for `parse`.
 
     Raises InputError for a file that cannot be read, is too large or is no text.
     """
     name = shown
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = plain.read(path, MAX_BYTES)
     except PermissionError:
         raise InputError(f"{name} may not be read by this user; run again as its owner or as root") from None
     except OSError as error:
@@ -43,23 +45,20 @@ def read_settings(path: Path, shown: str, ignored: list[str]) -> list[Setting]:
         raise InputError(f"{name} is larger than {MAX_BYTES >> 20} MiB; that is no unit file")
     if b"\0" in data:
         raise InputError(f"{name} holds NUL bytes; that is no unit file, name the .service itself")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise InputError(f"{name}:{line} is not UTF-8, and systemd ignores such a line; correct it") from None
-    return parse(text, name, ignored)
+    return parse(data.decode("utf-8-sig", "surrogateescape"), name, ignored, dropin=dropin)
 
 
-def parse(text: str, name: str, ignored: list[str] | None = None) -> list[Setting]:
-    """The settings in `text`. Raises InputError for what is no section header: systemd refuses the file.
+def parse(text: str, name: str, ignored: list[str] | None = None, *, dropin: bool = False) -> list[Setting]:
+    """The settings in `text`, bytes that are no UTF-8 as surrogates: in a comment they are nobody's business.
 
-    ignored: gets a line for each one that systemd passes over with a warning.
+    Raises InputError for what is no section header, and for any other line that is no UTF-8: systemd refuses the file.
+    dropin: of such a one it takes what stands before that line.
+    ignored: gets a line for what systemd passes over with a warning.
     """
     passed = [] if ignored is None else ignored
     found: list[Setting] = []
     section, pending, start = "", None, 0
-    for number, raw in enumerate([*text.split("\n"), None], 1):
+    for number, raw in enumerate([*_END.split(text), None], 1):
         if raw is None:  # the end of the file ends a line that would go on
             line, pending = pending or "", None
         else:
@@ -77,9 +76,12 @@ def parse(text: str, name: str, ignored: list[str] | None = None) -> list[Settin
         if not line:
             continue
         place = f"{name}:{start}"
+        if why := _refused(line):
+            if not dropin:
+                raise InputError(f"{place}{why}; systemd refuses the unit, correct the line")
+            passed.append(f"{place}{why}; systemd reads nothing of this drop-in from there on")
+            break
         if line.startswith("["):
-            if not line.endswith("]"):
-                raise InputError(f"{place}: {line[:40]!r} is no section header; write it as [Service]")
             section = line[1:-1]
             continue
         key, equals, value = line.partition("=")
@@ -91,3 +93,12 @@ def parse(text: str, name: str, ignored: list[str] | None = None) -> list[Settin
             continue
         found.append(Setting(section, key.strip(_SPACE), value.strip(_SPACE), name, start))
     return found
+
+
+def _refused(line: str) -> str:
+    """Why systemd reads no further; "": it does."""
+    if not plain.is_utf8(line):
+        return " is not UTF-8"
+    if line.startswith("[") and not line.endswith("]"):
+        return f": {line[:40]!r} is no section header, as [Service] is"
+    return ""

@@ -77,9 +77,9 @@ def read_unit(
     ignored: list[str] = []
     for path in (main, *rest):
         if instead and path in instead:
-            settings += parse(instead[path], path, ignored)
+            settings += parse(instead[path], path, ignored, dropin=path != main)
         else:
-            settings += read_settings(shown[path], path, ignored)
+            settings += read_settings(shown[path], path, ignored, dropin=path != main)
     naming = Naming(name, user, root, main, around)
     return _unit(name, naming, main, rest, settings, ignored)
 
