@@ -14,7 +14,10 @@ def _words(text: str) -> frozenset[str]:
 # A word of a name: between _ - . and where the letters change their size, as in apiKey.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SURE = ("password", "passwd", "passphrase", "passcode", "secret", "apikey")  # and what ends like one: PGPASSWORD
-_SURE_WHOLE = frozenset(("pwd", "pw", "secrets", "credential", "credentials", "cookie", "cookies", "authorization"))
+_SURE_WHOLE = _words("pwd pw secrets credential credentials creds cookie cookies authorization bearer jwt")
+_ALONE = _words("auth session sessionid")  # said of much else behind other words: --new-session, --require-auth
+_BEFORE_AUTH = _words("basic http https proxy registry")
+_BEFORE_KEY_ID = _words("access secret private api")  # and not the id of a public key
 _PLACES = frozenset(("PWD", "OLDPWD"))  # where a shell stands
 _SWITCH = frozenset(("no", "disable", "enable", "allow", "skip"))  # such a name says whether, not what
 _BEHIND = frozenset(("value", "val", "string", "str", "b64", "base64", "old", "new"))  # of what the words before name
@@ -51,6 +54,10 @@ def held(name: str) -> Held:
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last in _SURE_WHOLE or last.endswith(_SURE):
         return "sure"
+    if words[-2:] == ["key", "id"] and words[-3:][0] in _BEFORE_KEY_ID:
+        return "perhaps"
+    if (last in _ALONE and not before) or (last == "auth" and before in _BEFORE_AUTH):
+        return "perhaps"
     if last == "token":
         return "" if before in _NO_TOKEN else "perhaps"
     if last == "key":
@@ -108,19 +115,22 @@ def _found(text: str) -> Iterator[Value]:
         if not how:
             continue
         value = _value(text, pair.start(), pair.end())
-        if _counts(pair["name"].lstrip("-"), pair["sep"], how, text[value.start : value.end]):
+        key = pair["quote"] is not None and text[value.start - 1 : value.start] in ("'", '"')  # of a table, and a text
+        if _counts(pair["name"].lstrip("-"), pair["sep"], how, text[value.start : value.end], key):
             yield value
             at = max(at, value.end)
 
 
-def _counts(name: str, sep: str, how: Held, value: str) -> bool:
-    """Whether a value can be a secret."""
+def _counts(name: str, sep: str, how: Held, value: str, key: bool) -> bool:
+    """Whether a value can be a secret. key: name and value stand in quotes of their own."""
     if _NOTHING.match(value):
         return False
     if name.upper() in _PLACES and value[0] in "/~.":
         return False
     if name.lower() == "key":  # said of much else
         return sep == "=" and _MIXED.match(value) is not None
+    if name.lower() in _ALONE and not key:  # a log says it of states and of people
+        return _MIXED.match(value) is not None
     if name.lower() == "pass" and value.isalpha():
         return False
     return how == "sure" or not _NUMBER.match(value)
