@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,38 @@ def test_in_every_form_only_the_words_that_differ_change(form: str, wanted: list
     assert "\n\n" not in new
 
 
+@pytest.mark.parametrize("ends", ["\r\n", "\r\n, but for the first", "\r\n, but for the last"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "wanted", [WORDS[:3] + WORDS[5:], [*WORDS, "--kv-cache-dtype", "fp8"], ["/m", "--first", *WORDS[1:]]]
+)
+def test_lines_keep_their_ends(ends: str, form: str, wanted: list[str], tmp_path: Path) -> None:
+    plain = f"# top\n{HEAD}{FORMS[form]}  other:\n    image: redis # cache\n"
+    text = plain.replace("\n", "\r\n")
+    text = text.replace("\r\n", "\n", 1) if "first" in ends else text.removesuffix("\r\n") if "last" in ends else text
+    file = tmp_path / "compose.yaml"
+    file.write_bytes(text.encode())
+    new = edited(read_service(file, "llm", {}), wanted, {})
+    assert new.replace("\r\n", "\n").rstrip("\n") == edited(service(tmp_path, plain, "llm"), wanted, {}).rstrip("\n")
+    assert new.count("\n") - new.count("\r\n") == text.count("\n") - text.count("\r\n")
+    assert new.endswith("\n") == text.endswith("\n")
+
+
+def test_a_file_of_such_lines_is_shown_and_written_as_another(tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    start = "--model /models/glm-5\n      --tensor-parallel-size 8\n      --dtype float16"
+    text = f"{HEAD}    volumes: [{GLM.parent}:/models]\n    gpus: all\n    command: >\n      {start}\n    tty: true\n"
+    shown = []
+    for ends in ("\n", "\r\n"):
+        file.write_bytes(text.replace("\n", ends).encode())
+        shown.append(run("fix", str(file), *GPU))
+        assert run("fix", str(file), *GPU, "--yes")[0] == 0
+        assert file.read_bytes() == text.replace("      --dtype float16\n", "").replace("\n", ends).encode()
+    assert shown[0] == shown[1]
+    assert "\r" not in shown[0][1]
+    assert "\n-      --dtype float16\n" in shown[0][1]
+
+
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=8), max_size=7))
 def test_what_is_written_is_what_was_wanted_or_an_error(wanted: list[str]) -> None:
     import tempfile
@@ -179,6 +212,42 @@ def test_any_text_is_an_answer_or_one_error(text: str) -> None:
             service(Path(name), text)
         except AttnfitError:
             return
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", ".env", "more.env"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    text = f"{HEAD}    env_file: [{{path: more.env, required: false}}]\n    command: /m\n"
+    (tmp_path / "compose.yaml").write_text(text)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    if name == "compose.yaml":
+        with pytest.raises(InputError, match="no plain file"):
+            read_service(tmp_path / name)
+    else:
+        assert read_service(tmp_path / "compose.yaml").command == ("/m",)
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "more.env"])
+def test_of_a_file_without_end_no_more_is_read_than_such_a_file_holds(name: str, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(f"{HEAD}    env_file: more.env\n    command: /m\n")
+    (tmp_path / name).unlink(missing_ok=True)
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"no text of at most|cannot be read"):
+        read_service(tmp_path / "compose.yaml")
+
+
+def test_the_example_of_the_documentation_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (GLM.parent.parent / "docs" / "systemd.md").read_text("utf-8").partition("attnfit compose check FILE")[2]
+    block = text.partition("```console\n")[2].partition("```")[0]
+    made, shows = block.split("\nEND\n$ attnfit ")
+    command, told = shows.split("\n", 1)
+    (tmp_path / "compose.yaml").write_text(made.removeprefix("$ cat > compose.yaml <<'END'\n") + "\n")
+    (tmp_path / "examples").symlink_to(GLM.parent)
+    monkeypatch.chdir(tmp_path)
+    code, said = run(*command.split()[1:])
+    assert code == 1
+    assert told[told.index("---") : told.index("change:")] in said
 
 
 def run(*words: str) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fake_systemd import state, stop
@@ -132,6 +134,7 @@ def test_a_unit_that_ran_runs_again_as_before_and_an_older_drop_in_comes_back(se
     service.stage.scenes({"if": "--dtype", "do": [["serve"]]}, {"do": [["exit", 3]]})
     service.dropin.parent.mkdir()
     service.dropin.write_text("[Service]\nEnvironment=VLLM_OLD=1\n")
+    service.dropin.chmod(0o600)
     service.starts()
     until(lambda: service.now()["pid"])
     done = service.fix("--", *service.serve.split())
@@ -139,6 +142,7 @@ def test_a_unit_that_ran_runs_again_as_before_and_an_older_drop_in_comes_back(se
     assert "does not serve: it ended" in done.stdout
     assert "+Environment=VLLM_OLD=1" in done.stdout.replace(" Env", "+Env"), "what else stands there stays"
     assert service.dropin.read_text() == "[Service]\nEnvironment=VLLM_OLD=1\n"
+    assert service.dropin.stat().st_mode & 0o777 == 0o600
     assert "restarted as it was before" in done.stdout
     until(lambda: service.now()["active"] == "active")
 
@@ -226,6 +230,21 @@ def test_a_line_that_systemd_passes_over_is_a_warning_and_stops_nothing(service:
         assert f"warning: {service.unit}:9 has no '='" in done.stderr
 
 
+def test_a_comment_that_is_no_utf8_stops_nothing(service: Service) -> None:
+    service.unit.write_bytes(b"# caf\xe9\n" + service.unit.read_bytes())
+    service.fails_but_when_put_right(["serve"])
+    for words in (
+        ("show",),
+        ("check", *GPU, "--quiet"),
+        ("write", *GPU, "--yes"),
+        ("undo", "--yes"),
+        ("fix", *GPU, "--yes"),
+    ):
+        done = service.stage.attnfit("unit", words[0], NAME, "--user", *words[1:])
+        assert done.returncode == (1 if words[0] == "check" else 0), done.stderr
+        assert "UTF-8" not in done.stderr
+
+
 def test_a_drop_in_that_somebody_changed_is_not_overwritten_by_undo(service: Service) -> None:
     service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes")
     service.dropin.write_text(service.dropin.read_text() + "Nice=5\n")
@@ -235,8 +254,8 @@ def test_a_drop_in_that_somebody_changed_is_not_overwritten_by_undo(service: Ser
     assert "Nice=5" in service.dropin.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_interrupted_is_put_back(service: Service, number: int) -> None:
+def begun(service: Service) -> subprocess.Popen[str]:
+    """A fix that waits for an engine which hangs, and follows the journal of it."""
     service.fails_but_when_put_right(["say", LOADING], ["hang"])
     words = [sys.executable, "-m", "attnfit", "unit", "fix", NAME, "--user", *GPU, "--yes"]
     fixing = subprocess.Popen(words, env=service.stage.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -247,12 +266,41 @@ def test_what_is_interrupted_is_put_back(service: Service, number: int) -> None:
         assert line, said
         said += line
     assert service.dropin.exists()
+    assert len(followers(service)) == 1
+    return fixing
+
+
+def followers(service: Service) -> list[int]:
+    """Those of ours that follow the journal."""
+    found = []
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = each.environ().get("FAKE_SYSTEMD") == str(service.state)
+            if ours and "journalctl" in each.cmdline() and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each.pid)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_what_is_interrupted_is_put_back(service: Service, number: int) -> None:
+    fixing = begun(service)
     fixing.send_signal(number)
     rest = fixing.communicate(timeout=30)[0]
     assert fixing.returncode == 130
     assert "removed" in rest
     assert not service.dropin.exists()
+    assert not followers(service)
     until(lambda: service.now()["active"] == "inactive")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for it")
+def test_when_it_is_killed_nothing_follows_the_journal_any_more_and_undo_takes_it_back(service: Service) -> None:
+    fixing = begun(service)
+    fixing.kill()
+    fixing.communicate(timeout=30)
+    until(lambda: not followers(service))
+    assert service.stage.attnfit("unit", "undo", NAME, "--user", "--yes").returncode == 0
+    assert not service.dropin.exists()
 
 
 def test_output_that_goes_to_a_file_is_read_there_from_this_start_on(service: Service) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -34,15 +33,16 @@ def _common(command: Any) -> Any:
 def check(ctx: click.Context, /, file: Path, service: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Check what a service starts, as `attnfit check` does of the docker run it stands for."""
     from attnfit.inputs.compose import read_service
-    from attnfit.report.json import render as render_json
     from attnfit.report.text import render, verdict_line
 
     if as_json and quiet:
         raise UsageError("--json and --quiet each say what to print; give one of them")
     read = read_service(file, service)
     report = _report(read, options)
-    text = render_json(report).decode() if as_json else verdict_line(report) + "\n" if quiet else render(report)
-    _say(ctx, text, read)
+    if as_json:
+        _say_json(ctx, report, read)
+    else:
+        _say(ctx, verdict_line(report) + "\n" if quiet else render(report), read)
     for note in read.notes:
         click.echo(f"note: {note}", err=True)
     ctx.exit(report.exit_code)
@@ -56,7 +56,7 @@ def check(ctx: click.Context, /, file: Path, service: str | None, as_json: bool,
 def fix(ctx: click.Context, /, file: Path, service: str | None, yes: bool, dry_run: bool, **options: Any) -> None:
     """Show the file with the command that would start, as a diff; write it with --yes."""
     from attnfit.deploy.composefile import edited
-    from attnfit.deploy.unitplan import step_of
+    from attnfit.deploy.unitplan import difference, step_of
     from attnfit.inputs.compose import read_service
     from attnfit.report.text import verdict_line
 
@@ -70,8 +70,7 @@ def fix(ctx: click.Context, /, file: Path, service: str | None, yes: bool, dry_r
         ctx.exit(report.exit_code)
     command, variables = _wanted(read, step.argv or ())
     text = edited(read, command, variables)
-    lines = difflib.unified_diff(read.text.splitlines(True), text.splitlines(True), str(file), str(file))
-    _say(ctx, "".join(lines), read)
+    _say(ctx, difference(read.text, text, str(file), str(file)), read)
     _hint(f"change: {step.text}" + (f"; gives up: {step.gives_up}" if step.gives_up else ""), read)
     if dry_run or not yes:
         click.echo("nothing was written; --yes writes it", err=True)
@@ -109,30 +108,33 @@ def _wanted(read: Service, step: tuple[str, ...]) -> tuple[list[str], dict[str, 
 
 
 def _write(file: Path, before: str, text: str) -> None:
-    """The file, whole, with its mode. Raises UsageError where it was changed meanwhile or may not be written."""
-    import os
-    import tempfile
+    """The file, whole, its owner's as it was. Raises UsageError where it was changed meanwhile or may not be
+    written."""
+    from attnfit.deploy.files import read_plain, rights_of, write_whole
 
     try:
-        if file.is_symlink() or file.read_text("utf-8") != before:
+        if file.is_symlink() or read_plain(file) != before.encode():
             raise UsageError(f"{file} is a link or was changed meanwhile; nothing was written")
-        mode = file.stat().st_mode & 0o7777
-        number, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        with os.fdopen(number, "w", encoding="utf-8", newline="") as new:
-            os.fchmod(new.fileno(), mode)
-            new.write(text)
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(name, file)
+        write_whole(file, text.encode(), rights_of(file))
     except OSError as error:
-        raise UsageError(f"{file} cannot be written ({error.strerror}); nothing was changed") from None
+        raise UsageError(f"{file} cannot be written ({error.strerror or error}); nothing was changed") from None
 
 
 def _hidden(text: str, read: Service) -> str:
-    from attnfit.inputs.secrets import clean
-    from attnfit.report.redact import masked
+    from attnfit.deploy.unitplan import shown
 
-    return clean(masked(text), [*sys.argv[1:], *read.words])
+    written = [word.replace("$", "$$") for word in read.words]  # as compose has it in the file
+    return shown(text, sys.argv[1:], read.words, written)
+
+
+def _say_json(ctx: click.Context, report: Report, read: Service) -> None:
+    from attnfit.deploy.unitplan import in_each_text
+    from attnfit.report.json import as_dict
+    from attnfit.report.plain import styled
+    from attnfit.report.unit import dump
+
+    body = in_each_text(as_dict(report), lambda text: _hidden(text, read))
+    click.echo(styled(dump(body)), nl=False, color=ctx.find_root().color)
 
 
 def _say(ctx: click.Context, text: str, read: Service) -> None:

@@ -34,8 +34,10 @@ def show(ctx: click.Context, /, name: str, user: bool, root: Path | None, as_jso
 
     unit = talk.read(name, user=user, root=root)
     state = talk.state(unit)
-    text = report.dump(report.as_dict(unit, state)) if as_json else report.render(unit, state)
-    talk.say(ctx, text, unit)
+    if as_json:
+        talk.say_json(ctx, report.as_dict(unit, state), unit)
+    else:
+        talk.say(ctx, report.render(unit, state), unit)
 
 
 @click.command(epilog=_CODES)
@@ -127,12 +129,14 @@ def fix(
 def undo(ctx: click.Context, /, name: str, user: bool, root: Path | None, yes: bool, dry_run: bool) -> None:
     """Put back what stood there before attnfit's drop-in. Restarts nothing."""
     from attnfit.deploy import unitfile
+    from attnfit.deploy.dropin import secrets_in
     from attnfit.deploy.unitplan import shown
 
     unit = talk.read(name, user=user, root=root)
     place = unitfile.place_of(unit)
     if place.before is not None:
-        talk.say(ctx, "".join(f"-{each}\n" for each in shown(place.before, ()).splitlines()), unit)
+        gone = "".join(f"-{each}\n" for each in place.before.splitlines())
+        talk.say(ctx, shown(gone, hidden=secrets_in(place.before)), unit)
     if dry_run or not talk.confirmed(f"put back what stood at {place.path}", yes):
         ctx.exit(0)
     before = unitfile.undo(place)

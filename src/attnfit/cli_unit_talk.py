@@ -93,7 +93,8 @@ def agreed(
     if complaints is None:
         click.echo("not looked over by systemd-analyze verify, which is not installed here", err=True)
     elif complaints:
-        raise UsageError("systemd-analyze verify says of it: " + "; ".join(complaints) + "; nothing is written")
+        said = hidden("; ".join(complaints), unit)
+        raise UsageError(f"systemd-analyze verify says of it: {said}; nothing is written")
     else:
         click.echo("systemd-analyze verify: nothing to say of it", err=True)
     more = f", restart {unit.name} and watch it" if systemd is not None else ""
@@ -180,7 +181,7 @@ def answer(
     from attnfit.report.text import render, verdict_line
 
     if as_json:
-        say(ctx, unit_report.dump({**json_report.as_dict(report), "unit": unit_report.as_dict(unit, {})}), unit)
+        say_json(ctx, {**json_report.as_dict(report), "unit": unit_report.as_dict(unit, {})}, unit)
         return
     if quiet:
         say(ctx, verdict_line(report) + "\n", unit)
@@ -190,16 +191,24 @@ def answer(
 
 
 def hidden(text: str, unit: Unit) -> str:
-    from attnfit.inputs.secrets import clean
+    from attnfit.deploy.unitplan import concealed
 
     values = [f"{name}={value}" for name, value in unit.variables.values.items()]
-    return clean(text, [*sys.argv[1:], *values, *(word for each in unit.execs for word in each.argv)])
+    return concealed(text, sys.argv[1:], values, *(each.argv for each in unit.execs))
 
 
 def say(ctx: click.Context, text: str, unit: Unit) -> None:
     from attnfit.report.plain import styled
 
     click.echo(styled(hidden(text, unit)), nl=False, color=ctx.find_root().color)
+
+
+def say_json(ctx: click.Context, body: dict[str, Any], unit: Unit) -> None:
+    from attnfit.deploy.unitplan import in_each_text
+    from attnfit.report.plain import styled
+    from attnfit.report.unit import dump
+
+    click.echo(styled(dump(in_each_text(body, lambda text: hidden(text, unit)))), nl=False, color=ctx.find_root().color)
 
 
 def hint(text: str, unit: Unit) -> None:

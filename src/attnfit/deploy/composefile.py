@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from msgspec import structs
+
 from attnfit.errors import AttnfitError, UsageError
 from attnfit.inputs.compose import Service, parse, plain, read_text_of
 
@@ -19,6 +21,33 @@ def edited(service: Service, command: Sequence[str], variables: Mapping[str, str
 
     Raises UsageError where that cannot be done in place; what comes out is read again and must say what was meant.
     """
+    text = _ended(_edited(_plain_ends(service), command, variables), service.text)
+    _agree(service, text, command, variables)
+    return text
+
+
+def _plain_ends(service: Service) -> Service:
+    return structs.replace(service, text=service.text.replace("\r\n", "\n"))
+
+
+def _ended(text: str, old: str) -> str:
+    """The lines of `text` with the ends they have in `old`; a new one has that of the line before it."""
+    if "\r\n" not in old:
+        return text
+    lines, before = text.split("\n"), old.split("\n")
+    ends = ["\r" * line.endswith("\r") for line in before]
+    ends[-1] = ends[-2]  # behind the last there is none; should a line follow it, it gets one
+    had = [line.removesuffix("\r") for line in before]
+    out: list[str] = []
+    end = ends[0]
+    for _, i1, i2, j1, j2 in SequenceMatcher(None, had, lines, autojunk=False).get_opcodes():
+        for n, line in enumerate(lines[j1:j2]):
+            end = ends[min(i1 + n, i2 - 1)] if i1 < i2 else end
+            out.append(line + end)
+    return "\n".join(out).removesuffix("\r")
+
+
+def _edited(service: Service, command: Sequence[str], variables: Mapping[str, str | None]) -> str:
     root = parse(service.text, service.file)
     node = _child(_child(root, "services"), service.name)
     edits: list[tuple[int, int, str]] = []
@@ -29,9 +58,7 @@ def edited(service: Service, command: Sequence[str], variables: Mapping[str, str
     text = service.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
-    text = _without_blank(service.text, text)
-    _agree(service, text, command, variables)
-    return text
+    return _without_blank(service.text, text)
 
 
 def _child(node: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ from attnfit.deploy import unitfile
 from attnfit.deploy.systemctl import Refused, State, Systemd
 from attnfit.deploy.unitwatch import Target, UnitWatch, Watched
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 STOP_S = 300.0  # that a failing unit may take to stop
 
 
@@ -41,7 +41,7 @@ def change(systemd: Systemd, target: Target, place: unitfile.Place, text: str, *
     watched: Watched | None = None
     trouble = ""
     with _interruptible():
-        unitfile.put(place, text, name)
+        earlier = unitfile.put(place, text, name)
         try:
             say(f"written: {place.path}")
             systemd.do("daemon-reload")
@@ -52,17 +52,17 @@ def change(systemd: Systemd, target: Target, place: unitfile.Place, text: str, *
         except Refused as error:
             trouble = str(error)
         except BaseException:
-            for line in _back(systemd, name, place, text, before):
+            for line in _back(systemd, name, place, text, earlier, before):
                 say(line)
             raise
     if watched is not None and watched.healthy:
         return Fixed(watched=watched)
-    return Fixed(watched=watched, trouble=trouble, back=_back(systemd, name, place, text, before))
+    return Fixed(watched=watched, trouble=trouble, back=_back(systemd, name, place, text, earlier, before))
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP interrupt as Ctrl-C does: what was begun is put back."""
+    """SIGTERM, SIGHUP and SIGQUIT interrupt as Ctrl-C does: what was begun is put back."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -75,15 +75,15 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _back(systemd: Systemd, name: str, place: unitfile.Place, text: str, before: State) -> tuple[str, ...]:
+def _back(
+    systemd: Systemd, name: str, place: unitfile.Place, text: str, earlier: unitfile.Record | None, before: State
+) -> tuple[str, ...]:
     """The old file, and the old state: running again where it ran, stopped where it did not. Nothing interrupts it."""
     done: list[str] = []
     heard = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_ENDING)}
     try:
-        unitfile.take_back(place, place.before, text)
+        unitfile.roll_back(place, text, earlier)
         done.append(f"{place.path}: {'as it was' if place.before is not None else 'removed'}")
-        if place.before is None:
-            unitfile.forget(place)
         systemd.do("daemon-reload")
         with contextlib.suppress(Refused):
             systemd.do("reset-failed", name)

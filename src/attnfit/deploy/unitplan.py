@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from attnfit.core import Report, Step
 from attnfit.deploy import dropin, unitfile
 from attnfit.deploy.checked import is_here
+from attnfit.deploy.command import secrets_of
 from attnfit.errors import InputError, UsageError
-from attnfit.inputs.secrets import clean
+from attnfit.inputs.secrets import without_passwords
 from attnfit.inputs.units.launch import UnitLaunch, server_of
 from attnfit.inputs.units.unit import Unit, read_unit
 from attnfit.report.redact import masked
@@ -103,19 +106,44 @@ def _planned(
 
 def diff(planned: Planned) -> str:
     """What the file would become, keys hidden; "" where it is so already."""
-    before = planned.place.before
-    lines = difflib.unified_diff(
-        (before or "").splitlines(keepends=True),
-        planned.text.splitlines(keepends=True),
-        planned.place.shown if before is not None else "/dev/null",
-        planned.place.shown,
-    )
-    return shown("".join(lines), planned.launch.words)
+    place = planned.place
+    before = place.before or ""
+    text = difference(before, planned.text, place.shown if place.before is not None else "/dev/null", place.shown)
+    return shown(text, planned.launch.words, hidden=dropin.secrets_in(before) | dropin.secrets_in(planned.text))
 
 
-def shown(text: str, words: Sequence[str]) -> str:
-    """`text` without keys, those of `words` among them."""
-    return clean(masked(text), words)
+def difference(before: str, after: str, old: str, new: str) -> str:
+    """As `diff -u` shows it, without the ends of lines."""
+    told = difflib.unified_diff(_lines(before), _lines(after), old, new, lineterm="")
+    return "".join(f"{line}\n" for line in told)
+
+
+def _lines(text: str) -> list[str]:
+    return re.split(r"\r?\n", text.removesuffix("\n").removesuffix("\r")) if text else []
+
+
+def shown(text: str, *commands: Sequence[str], hidden: Mapping[str, str] = {}) -> str:
+    """`text` without keys: none of its own, none of those commands' (what `run` hides is hidden), none of `hidden`."""
+    return masked(concealed(text, *commands, hidden=hidden))
+
+
+def concealed(text: str, *commands: Sequence[str], hidden: Mapping[str, str] = {}) -> str:
+    """`text`, ours, with a name for each value that is a secret in one of the commands, or stands in `hidden`."""
+    found = dict(hidden)
+    for words in commands:
+        found |= secrets_of(words, {})
+    for value in sorted(found, key=len, reverse=True):
+        text = text.replace(value, found[value])
+    return without_passwords(text).encode("utf-8", "backslashreplace").decode()  # a comment may hold any bytes
+
+
+def in_each_text(value: Any, how: Callable[[str], str]) -> Any:
+    """`value`, of a JSON answer, with each of its texts as `how` makes it; names and numbers stay."""
+    if isinstance(value, str):
+        return how(value)
+    if isinstance(value, dict):
+        return {name: in_each_text(each, how) for name, each in value.items()}
+    return [in_each_text(each, how) for each in value] if isinstance(value, list | tuple) else value
 
 
 @contextlib.contextmanager
