@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -19,11 +20,16 @@ settings.register_profile("untimed", deadline=None)  # a deadline is a timed ass
 settings.load_profile("untimed")
 
 # huggingface_hub reads these when it is first imported
-os.environ.update(HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=tempfile.mkdtemp(prefix="attnfit-tests-"))
+_home = tempfile.mkdtemp(prefix="attnfit-tests-")
+os.environ.update(HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=_home)
 os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", DO_NOT_TRACK="1")
 for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
               "HF_OIDC_RESOURCE", "VLLM_USE_MODELSCOPE"):  # fmt: skip
     os.environ.pop(_name, None)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_home, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

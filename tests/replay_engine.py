@@ -30,7 +30,7 @@ class Engine:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.count = model / "starts.txt"
         with self.count.open("a") as file:
-            file.write(f"{os.getpid()} {' '.join(argv)}\n")
+            file.write(f"{os.getpid()} {' '.join(' '.join(argv).splitlines())}\n")
         self.start = len(self.count.read_text().splitlines())
 
     def play(self) -> None:
@@ -178,9 +178,15 @@ def shared_memory(path: str) -> mmap.mmap:
 
 
 def serve(
-    port: int, *, key: str = "", healthy_after: float = 0.0, answers: str = "/v1/completions", broken: int = 0
+    port: int,
+    *,
+    key: str = "",
+    healthy_after: float = 0.0,
+    answers: str = "/v1/completions",
+    broken: int = 0,
+    deep: bool = False,
 ) -> ThreadingHTTPServer:
-    """broken: so many requests are answered with 500 first."""
+    """broken: so many requests are answered with 500 first. deep: its list of models is nested beyond reading."""
     from threading import Thread
 
     begun = time.monotonic()
@@ -206,6 +212,10 @@ def serve(
         def do_GET(self) -> None:
             if self.path == "/health":
                 self.say(200 if time.monotonic() - begun >= healthy_after else 503, {})
+            elif deep:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"[" * 200_000)
             elif self.allowed():
                 self.say(200, {"data": [{"id": "tiny"}]})
 

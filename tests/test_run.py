@@ -91,7 +91,7 @@ def test_the_output_passes_through_byte_for_byte(stage: Stage) -> None:
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_loading_ends_the_whole_tree(stage: Stage, play: Any, number: int, code: int) -> None:
     stage.scenes({"do": [BEGIN, ["worker", 3], ["orphan"], SHARDS, ["hang"]]})
     run = play()
@@ -101,6 +101,72 @@ def test_a_signal_while_loading_ends_the_whole_tree(stage: Stage, play: Any, num
     assert run.wait() == code
     assert stage.runs()[0]["outcome"] == "stopped"
     assert clean(stage)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_what_was_ignored_when_it_was_started_stays_ignored(stage: Stage, play: Any, number: int) -> None:
+    """As under `nohup`, or in a shell's background."""
+    stage.scenes({"do": SERVES})
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        run = play()
+    finally:
+        signal.signal(number, before)
+    run.event("ready")
+    run.signal(number)
+    os.kill(stage.runs()[0]["keeper"][0], number)
+    assert psutil.Process(stage.pids("starts.txt")[0]).is_running()
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert [event["signal"] for event in run.events("stopping")] == ["SIGTERM"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_streams_that_are_closed_are_nowhere_and_no_pipe_of_ours(stage: Stage, closed: str, options: list[str]) -> None:
+    stage.scenes({"do": [BEGIN, ["say", "to stderr", "err"], ["exit", 3]]})
+    words = [sys.executable, "-m", "attnfit", "run", "--no-check", *options, "--", *stage.launch]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *words], env=stage.env, capture_output=True,
+                          timeout=60, check=False)  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert stage.runs()[0]["attempts"][0]["code"] == 3
+    if "2>" not in closed:
+        assert b"to stderr" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["runs"], ["free", "--dry-run"]])
+def test_the_other_commands_work_with_closed_streams_too(stage: Stage, words: list[str]) -> None:
+    words = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-m", "attnfit", *words]
+    done = subprocess.run(words, env=stage.env, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 300, ".", "a b"])
+def test_a_host_that_is_no_name_is_the_engine_s_matter(stage: Stage, play: Any, host: str) -> None:
+    stage.scenes({"do": [BEGIN, ["sleep", 1.5], ["exit", 4]]})
+    run = play(launch=[*stage.launch, "--host", host])
+    assert run.wait() == 1
+    assert "Traceback" not in run.said()
+    assert stage.runs()[0]["attempts"][0]["code"] == 4
+
+
+def test_an_answer_that_cannot_be_read_is_none(stage: Stage, play: Any) -> None:
+    """And no end of whoever asks."""
+    stage.scenes({"do": [BEGIN, ["serve_so", {"deep": True}]]})
+    run = play("--timeout", "first request=2")
+    assert run.wait() == 1
+    assert run.event("failed")["stage"] == "first request"
+    assert "Traceback" not in run.said()
+
+
+def test_a_word_of_several_lines_is_one_line_in_what_is_listed(stage: Stage) -> None:
+    stage.scenes({"do": [["exit", 1]]})
+    launch = [*stage.launch, "--chat-template", "one\ntwo"]
+    said = stage.attnfit("run", "--no-check", "--", *launch).stderr
+    assert all(line.startswith("attnfit: ") for line in said.splitlines())
+    listed = stage.attnfit("runs").stdout.splitlines()
+    assert len(listed) == 2
+    assert "one\\ntwo" in listed[1]
 
 
 def test_an_engine_that_does_not_hear_is_killed_after_its_grace(stage: Stage, play: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +17,21 @@ from attnfit.errors import UsageError, did_you_mean
 EXAMPLE = entry_of()
 
 
+def open_closed() -> None:
+    """/dev/null in place of each of stdin, stdout and stderr that is closed (`>&-`): the next file or pipe to be opened
+    would get its number, and what is printed would go there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free, which is this one
+        setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
 @click.command(
     cls=WithCommand,
     epilog="Exit codes: 0 it served and was ended as asked, or, with --detach, serves; 1 it was refused or failed; "
-    "2 usage or internal error; 130 and 143 interrupted before it served.",
+    "2 usage or internal error; 129, 130 and 143 interrupted before it served, by SIGHUP, SIGINT and SIGTERM.",
     help=f"Start a launch and watch it until it serves: attnfit run -- {EXAMPLE.start} ...",
 )
 @click.option("--gpu", envvar="ATTNFIT_GPU", help="For the check before. Default: the GPUs of this machine.")
@@ -47,6 +60,7 @@ EXAMPLE = entry_of()
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout; the engine's output on stderr.")
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
+    open_closed()
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     if not launch:
         raise UsageError(f"no command: give the launch behind --, as in attnfit run -- {EXAMPLE.start} MODEL")
@@ -113,6 +127,7 @@ def _patience(words: tuple[str, ...], launch: tuple[str, ...]) -> dict[str, floa
 @click.pass_context
 def runs(ctx: click.Context, /, as_json: bool) -> None:
     """List what was started with attnfit run, and what is still there."""
+    open_closed()
     if ctx.invoked_subcommand is None:
         from attnfit.deploy.records import read_all
         from attnfit.report import run as report

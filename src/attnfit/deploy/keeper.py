@@ -25,6 +25,7 @@ import psutil
 from attnfit.deploy import tree
 from attnfit.deploy.keptlog import KeptLog
 from attnfit.deploy.residue import Residue
+from attnfit.deploy.signals import heard
 
 BLOCK = 1 << 16
 LOOKS_S = (2.0, 5.0, 10.0, 20.0, 40.0)  # after the start, and then each 60 s: what the engine holds open is looked at
@@ -81,7 +82,7 @@ class Keeper:
         os.set_blocking(woken, False)
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
+        for number in filter(heard, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)):
             signal.signal(number, self.signalled)
         tree.adopt()
         if not self.start():

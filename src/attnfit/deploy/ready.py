@@ -42,6 +42,13 @@ class _Unix(http.client.HTTPConnection):
 
 def ask(address: Address, path: str, body: Any = None, *, timeout: float = HEALTH_S) -> tuple[int, bytes]:
     """Status and answer. No proxy is asked: the server is on this machine. Raises OSError, HTTPException."""
+    try:
+        return _asked(address, path, body, timeout)
+    except (ValueError, OverflowError) as error:  # a host that is no name, a port that is none, a key with a newline
+        raise OSError(f"nobody can be asked there: {error}") from None
+
+
+def _asked(address: Address, path: str, body: Any, timeout: float) -> tuple[int, bytes]:
     connection: http.client.HTTPConnection
     if address.socket:
         connection = _Unix(address.socket, timeout)
@@ -71,7 +78,7 @@ def taken(address: Address) -> str:
                 there.connect(address.socket)
         else:
             socket.create_connection((address.host, address.port), 1).close()
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # no name and no port of any machine: nobody is there
         return ""
     with contextlib.suppress(psutil.Error, OSError):
         for each in psutil.net_connections("tcp") if not address.socket else ():
@@ -201,7 +208,7 @@ class Prober:
                     return Said("ready", each.name)
                 if status not in _REFUSED:
                     return None
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError):
             return None
         names = ", ".join(each.name for each in self._serving.asks)
         return Said("ready", note=f"the server takes none of the requests that are tried ({names})")

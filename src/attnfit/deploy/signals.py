@@ -1,4 +1,8 @@
-"""SIGINT, SIGTERM and SIGHUP, heard while an engine is there: the loop is woken, and asks how often and by which."""
+"""SIGINT, SIGTERM and SIGHUP, heard while an engine is there: the loop is woken, and asks how often and by which.
+
+A hang-up or an interrupt that was ignored when attnfit was started stays so, for the engine too: `nohup` asks for that,
+and a shell for what it puts into the background. SIGTERM is always heard: by it `attnfit runs stop` ends a run.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,11 @@ _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S = 0.2  # one sent to us and to our group (`timeout` does that) comes twice, and is one
 
 
+def heard(number: int) -> bool:
+    """Whether a signal is to be heard, as things are."""
+    return number not in (signal.SIGINT, signal.SIGHUP) or signal.getsignal(number) is not signal.SIG_IGN
+
+
 class Signals:
     def __init__(self) -> None:
         self.first = 0  # number of the first; 0: none came
@@ -25,7 +34,9 @@ class Signals:
         for pipe in (self.woken, self._wake):
             os.set_blocking(pipe, False)
         self._wakeup = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        self._before: dict[int, Any] = {number: signal.signal(number, self._heard) for number in _HEARD}
+        self._before: dict[int, Any] = {}
+        for number in filter(heard, _HEARD):
+            self._before[number] = signal.signal(number, self._heard)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -10,12 +10,17 @@ import click
 import msgspec
 
 from attnfit.inputs.secrets import line as one_line
-from attnfit.report.plain import printable
+from attnfit.report import plain
 
 if TYPE_CHECKING:
     from attnfit.deploy.records import Attempt, Run
 
 SCHEMA = 1
+
+
+def printable(line: str) -> str:
+    """One line, whatever a word of a command or of a log holds."""
+    return plain.printable(line).replace("\n", "\\n")
 
 
 def render_json(event: Mapping[str, Any]) -> str:
