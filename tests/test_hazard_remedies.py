@@ -9,6 +9,7 @@ import pytest
 from attnfit.api import check
 from attnfit.hazards import Remedy, catalogue, find
 from attnfit.hazards.words import does_nothing, meant, suits
+from attnfit.report.explain import render as render_answer
 from attnfit.report.hazards import render
 from explain_logs import answer, rows, sglang, vllm
 from foreseen_cases import models
@@ -127,3 +128,24 @@ def test_a_hazard_in_full_says_when_a_remedy_is_one_and_which_words_are_doubtful
     assert "vllm: keep the KV cache in 16 bits" in full
     assert "(where the log says one of unified_attention, triton_attn" in full
     assert "Ninja build failed (may be said of something else)" in render(find("AF107"))
+
+
+def test_what_only_says_more_of_the_cause_is_a_diagnosis_and_comes_last() -> None:
+    found = answer(vllm("RuntimeError: NCCL error: unhandled system error"))
+    assert [way.shows for way in found.ways] == [False, True, True]
+    assert found.ways[1].change == "NCCL_DEBUG=INFO"
+    assert "diagnosis   see what NCCL says" in render_answer(found)
+    assert "diagnosis   see what NCCL says" in render(find("AF119"))
+
+
+def test_a_remedy_that_reads_as_a_diagnosis_is_one() -> None:
+    for record in catalogue().records:
+        for remedy in record.remedies:
+            reads = remedy.text.startswith(("see ", "look for ")) or "to see" in remedy.text
+            assert remedy.shows is reads, f"{record.id}: {remedy.text}"
+
+
+def test_a_launch_that_has_not_failed_is_offered_no_diagnosis() -> None:
+    offered = meant(find("AF119"), "vllm", "0.33.0")
+    assert offered
+    assert not any(remedy.shows for remedy in offered)

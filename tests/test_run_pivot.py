@@ -113,6 +113,27 @@ def test_an_unknown_failure_is_not_tried_again(stage: Stage, play: Any) -> None:
     assert "not known" in run.event("give-up")["text"]
 
 
+def test_a_diagnosis_is_shown_and_spends_no_start(stage: Stage, play: Any) -> None:
+    stage.scenes({"do": fails("RuntimeError: NCCL error: unhandled system error")})
+    run = play(launch=[*stage.launch, "-tp", "2"])
+    assert run.wait() == 1
+    assert len(stage.pids("starts.txt")) == 1
+    (gave_up,) = run.events("give-up")
+    assert "no other command is known" in gave_up["text"]
+    shown = {way["command"][0] for way in gave_up["ways"] if way["shows"] and way["command"]}
+    assert "NCCL_DEBUG=INFO" in shown
+    assert [way["shows"] for way in gave_up["ways"]] == sorted(way["shows"] for way in gave_up["ways"])
+
+
+def test_what_a_failure_names_is_no_diagnosis(stage: Stage, play: Any) -> None:
+    names = "RuntimeError: NCCL error: unhandled cuda error: peer access is not supported between these two devices"
+    stage.scenes({"if": "-tp 2", "do": [["env", "NCCL_P2P_DISABLE"], *fails(names)]})
+    run = play("--attempts", "2", launch=[*stage.launch, "-tp", "2"])
+    assert run.wait() == 1
+    assert run.event("pivot")["command"][0] == "NCCL_P2P_DISABLE=1"
+    assert "NCCL_P2P_DISABLE=1" in run.err.read_text()
+
+
 def test_no_command_is_tried_twice(stage: Stage, play: Any) -> None:
     """Whatever the remedies are: each failed once."""
     stage.scenes({"do": fails(TOO_LONG)})
@@ -394,7 +415,7 @@ def test_every_remedy_of_the_catalogue_that_is_a_matter_of_flags_can_be_started(
         launch = Launch(words, {})
         answer = explain(follow(read_lines(io.BytesIO(text.encode()), marks())), launch.shown)
         for way in cures(launch, answer, About(check=False)):
-            if way.shown and not way.installs:
+            if way.shown and not (way.installs or way.shows):
                 assert way.launch is not None, way
                 assert "correct-horse-battery" in way.launch.words
                 started += 1

@@ -27,11 +27,12 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 class Instead(msgspec.Struct, frozen=True, kw_only=True):
     """A command to start instead of one that is refused, or has failed."""
 
-    launch: Launch | None  # None: no matter of a command, or its keys cannot be put back
+    launch: Launch | None  # None: it cures nothing, is no matter of a command, or its keys cannot be put back
     text: str
     shown: tuple[str, ...] = ()
     gives_up: str = ""
     installs: tuple[str, ...] = ()
+    shows: bool = False  # a diagnosis
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,11 +92,12 @@ def cures(launch: Launch, answer: Answer, about: About) -> Iterator[Instead]:
     """What the log's reader offers after a failure, in its order; then what the planner does, where it refuses too."""
     for way in answer.ways:
         yield Instead(
-            launch=launch.changed(way.command) if way.command and not way.installs else None,
+            launch=launch.changed(way.command) if way.command and not (way.installs or way.shows) else None,
             text=way.text + (f" (release {way.release})" if way.release else ""),
             shown=way.command or (),
             gives_up=way.gives_up,
             installs=way.installs,
+            shows=way.shows,
         )
     if about.check:
         with contextlib.suppress(AttnfitError):  # it has been started all the same

@@ -94,7 +94,8 @@ class _Runner:
 
     @staticmethod
     def _shown(way: Instead) -> dict[str, Any]:
-        return {"text": way.text, "command": list(way.shown), "gives_up": way.gives_up, "installs": list(way.installs)}
+        return {"text": way.text, "command": list(way.shown), "gives_up": way.gives_up,
+                "installs": list(way.installs), "shows": way.shows}  # fmt: skip
 
     def change(self, way: Instead) -> None:
         assert way.launch is not None

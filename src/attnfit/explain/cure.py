@@ -28,6 +28,7 @@ class Way(msgspec.Struct, frozen=True):
     release: str = ""
     gives_up: str = ""
     from_: str = ""  # where the command is from
+    shows: bool = False  # a diagnosis: it says more of the cause, and cures nothing
     but: str = ""  # why no command is given, or another than the remedy's own
 
 
@@ -75,7 +76,10 @@ def _same_model(one: str | None, other: object) -> bool:
 def ways(
     record: Record, figures: Mapping[str, str], facts: Mapping[str, Any], launch: Launch, said: str = ""
 ) -> tuple[Way, ...]:
-    """Every remedy that can be meant, in the record's order. said: what the log says of the failure (`suits`)."""
+    """Every remedy that can be meant, in the record's order, diagnoses last.
+
+    said: what the log says of the failure (`suits`).
+    """
     found = []
     command = launch.command
     engine = facts.get("engine") or (command.engine if command is not None else None)
@@ -103,10 +107,11 @@ def ways(
                 release=whole.release,
                 gives_up=whole.gives_up,
                 from_=launch.source if words else "",
+                shows=whole.shows,
                 but="" if isinstance(edit, Edit) else edit,
             )
         )
-    return tuple(found)
+    return tuple(sorted(found, key=lambda way: way.shows))
 
 
 def release_of(facts: Mapping[str, Any], command: Command | None) -> str | None:

@@ -52,6 +52,7 @@ class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     installs: tuple[str, ...] = ()  # requirements, as pip reads them
     release: str = ""  # of the engine, as a specifier: ">=0.24"
     gives_up: str = ""
+    shows: bool = False  # a diagnosis: it cures nothing, and the next log or the machine says more of the cause
     engine: str = ""  # holds for this engine only: its flags are meant
     near: tuple[str, ...] = ()  # of a log: literals, one of which is said of the failure (`suits`)
     lacks: tuple[str, ...] = ()  # of a log: literals that are not said of it

@@ -41,7 +41,7 @@ def does_nothing(remedy: Remedy, given: Collection[str]) -> bool:
 def meant(
     record: Record, engine: str, release: str, predicate: str = "", given: Collection[str] | None = None
 ) -> list[Remedy]:
-    """Of the remedies those for this engine and release that hold no figure of a log.
+    """Of the remedies those that cure, for this engine and release, and hold no figure of a log.
 
     predicate: by which the launch meets the record. given: its flags and variables, where they are known.
     """
@@ -49,7 +49,7 @@ def meant(
     from packaging.version import Version
 
     def holds(remedy: Remedy) -> bool:
-        of = remedy.engine in ("", engine)
+        of = remedy.engine in ("", engine) and not remedy.shows  # nothing has failed that could be looked into
         filled = not any("{" in value for value in (remedy.text, *remedy.set.values()))
         if not (of and filled) or (remedy.when and predicate not in remedy.when):
             return False

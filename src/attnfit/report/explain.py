@@ -85,7 +85,7 @@ def _way(way: Way) -> Iterator[str]:
     more = f" [{way.change}]" if way.change and not way.command else ""
     more += f" (release {way.release})" if way.release else ""
     more += f"; pip install {' '.join(repr(i) for i in way.installs)}" if way.installs else ""
-    yield from _labelled("remedy", f"{way.text}{more}")
+    yield from _labelled("diagnosis" if way.shows else "remedy", f"{way.text}{more}")
     if way.gives_up:
         yield from _labelled("", f"gives up: {way.gives_up}")
     if way.but:
@@ -176,6 +176,7 @@ def _way_dict(way: Way) -> dict[str, Any]:
         "installs": list(way.installs),
         "release": way.release,
         "gives_up": way.gives_up,
+        "shows": way.shows,
         "command_from": way.from_,
         "but": way.but,
     }

@@ -54,7 +54,9 @@ def _lines(record: Record) -> Iterator[str]:
         yield from _labelled("prints", prints + doubt)
     for remedy in record.remedies:
         of = f"{remedy.engine}: " if remedy.engine and not record.engine else ""
-        yield from _labelled("remedy", f"{of}{remedy_line(remedy)}{_conditions(remedy)}")
+        yield from _labelled(
+            "diagnosis" if remedy.shows else "remedy", f"{of}{remedy_line(remedy)}{_conditions(remedy)}"
+        )
     yield from _labelled("known from", evidence(record))
     sure = {"certain": "certain: its words name the cause", "likely": "likely: concluded from reports"}
     yield from _labelled("how sure", sure[record.how_sure])

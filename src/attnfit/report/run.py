@@ -44,7 +44,7 @@ def _ways(ways: Sequence[Mapping[str, Any]]) -> list[str]:
     for way in ways:
         wanted = " ".join(way["installs"])
         install = f"; first, where it runs: pip install {wanted}" if wanted and "pip install" not in way["text"] else ""
-        lines.append(f"next: {way['text']}{install}")
+        lines.append(f"{'diagnosis' if way['shows'] else 'next'}: {way['text']}{install}")
         lines += [f"      gives up: {way['gives_up']}"] if way["gives_up"] else []
         lines += [f"      {one_line(way['command'])}"] if way["command"] else []
     return lines
