@@ -330,3 +330,11 @@ def test_secrets_are_those_of_the_command_and_of_variables_that_say_so() -> None
     found = secrets_of(words, {"HF_TOKEN": "hf_0123456789", "HOME": "/home/someone", "API_KEY": "short"})
     assert found == {"correct-horse": "$API_KEY", "hf_0123456789": "$HF_TOKEN"}
     assert Launch(words, {}).clean("got correct-horse") == "got $API_KEY"
+
+
+def test_what_was_removed_is_said_also_where_no_process_was_left() -> None:
+    from attnfit.report.run import render
+
+    left = {"event": "left", "stuck": 0, "processes": [], "removed": ["/dev/shm/psm_1", "/tmp/a"]}
+    assert render(left).endswith(" left by the engine: /dev/shm/psm_1, /tmp/a; removed\n")
+    assert len(render({**left, "processes": ["7 python"]}).splitlines()) == 2

@@ -38,8 +38,8 @@ def holders(ctx: click.Context, *, as_json: bool) -> None:
 @click.pass_context
 def free(ctx: click.Context, /, run_id: str | None, unit: str | None, yes: bool, dry_run: bool, **options: Any) -> None:
     """End what an engine left behind: of runs that attnfit recorded, or of one unit. Shows them first."""
-    from attnfit.cli_run import open_closed
     from attnfit.deploy import records
+    from attnfit.deploy.signals import open_closed
     from attnfit.report.holders import table
 
     open_closed()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +13,6 @@ from attnfit.engines.entry import entry_of
 from attnfit.errors import UsageError, did_you_mean
 
 EXAMPLE = entry_of()
-
-
-def open_closed() -> None:
-    """/dev/null in place of each of stdin, stdout and stderr that is closed (`>&-`): the next file or pipe to be opened
-    would get its number, and what is printed would go there."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        with contextlib.suppress(OSError):
-            os.fstat(number)
-            continue
-        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free, which is this one
-        setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 @click.command(
@@ -60,6 +47,8 @@ def open_closed() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout; the engine's output on stderr.")
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
+    from attnfit.deploy.signals import open_closed
+
     open_closed()
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     if not launch:
@@ -127,6 +116,8 @@ def _patience(words: tuple[str, ...], launch: tuple[str, ...]) -> dict[str, floa
 @click.pass_context
 def runs(ctx: click.Context, /, as_json: bool) -> None:
     """List what was started with attnfit run, and what is still there."""
+    from attnfit.deploy.signals import open_closed
+
     open_closed()
     if ctx.invoked_subcommand is None:
         from attnfit.deploy.records import read_all
