@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnfit import __version__, cli_doctor, cli_explain, cli_fleet, cli_free, cli_run
-from attnfit.commands import LazyGroup, WithCommand, say
+from attnfit.commands import LazyGroup, WithCommand, open_closed, say
 from attnfit.engines.entry import entry_of
 from attnfit.errors import AttnfitError, UsageError
 
@@ -257,6 +257,7 @@ def _facts(words: tuple[str, ...]) -> dict[str, bool]:
 
 def main() -> None:
     """Entry point: every failure is one sentence and an exit code, never a traceback."""
+    open_closed()
     try:
         from attnfit.settings import defaults
 

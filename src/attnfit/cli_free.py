@@ -39,10 +39,8 @@ def holders(ctx: click.Context, *, as_json: bool) -> None:
 def free(ctx: click.Context, /, run_id: str | None, unit: str | None, yes: bool, dry_run: bool, **options: Any) -> None:
     """End what an engine left behind: of runs that attnfit recorded, or of one unit. Shows them first."""
     from attnfit.deploy import records
-    from attnfit.deploy.signals import open_closed
     from attnfit.report.holders import table
 
-    open_closed()
     if not sys.platform.startswith("linux"):
         raise UsageError("processes are told apart by /proc, which this machine has not; attnfit free is for Linux")
     if run_id == "" or unit == "":

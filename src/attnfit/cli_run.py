@@ -47,9 +47,7 @@ EXAMPLE = entry_of()
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout; the engine's output on stderr.")
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
-    from attnfit.deploy.signals import open_closed
 
-    open_closed()
     launch: tuple[str, ...] = ctx.meta.get("launch", ())
     if not launch:
         raise UsageError(f"no command: give the launch behind --, as in attnfit run -- {EXAMPLE.start} MODEL")
@@ -116,9 +114,7 @@ def _patience(words: tuple[str, ...], launch: tuple[str, ...]) -> dict[str, floa
 @click.pass_context
 def runs(ctx: click.Context, /, as_json: bool) -> None:
     """List what was started with attnfit run, and what is still there."""
-    from attnfit.deploy.signals import open_closed
 
-    open_closed()
     if ctx.invoked_subcommand is None:
         from attnfit.deploy.records import read_all
         from attnfit.report import run as report

@@ -1,7 +1,9 @@
-"""Kinds of click commands (with a launch behind --, groups that are imported when asked for), and how they answer."""
+"""Kinds of click commands (with a launch behind --, groups imported when asked for), and what they answer to."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -45,3 +47,14 @@ def say(text: str) -> None:
 
     ctx = click.get_current_context(silent=True)
     click.echo(styled(clean(text, sys.argv[1:])), nl=False, color=ctx.find_root().color if ctx else None)
+
+
+def open_closed() -> None:
+    """/dev/null in place of each of stdin, stdout and stderr that is closed (`>&-`): the next file or pipe to be opened
+    would get its number, and what is printed would go there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free, which is this one
+        setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115

@@ -2,7 +2,6 @@
 
 A hang-up or an interrupt that was ignored when attnfit was started stays so, for the engine too: `nohup` asks for that,
 and a shell for what it puts into the background. SIGTERM is always heard: by it `attnfit runs stop` ends a run.
-What else is inherited at a start, streams that are closed, is put in order here too.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import time
 from types import FrameType, TracebackType
 from typing import Any
@@ -23,17 +21,6 @@ SAME_S = 0.2  # one sent to us and to our group (`timeout` does that) comes twic
 def heard(number: int) -> bool:
     """Whether a signal is to be heard, as things are."""
     return number not in (signal.SIGINT, signal.SIGHUP) or signal.getsignal(number) is not signal.SIG_IGN
-
-
-def open_closed() -> None:
-    """/dev/null in place of each of stdin, stdout and stderr that is closed (`>&-`): the next file or pipe to be opened
-    would get its number, and what is printed would go there."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        with contextlib.suppress(OSError):
-            os.fstat(number)
-            continue
-        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free, which is this one
-        setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 class Signals:
