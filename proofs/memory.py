@@ -35,6 +35,7 @@ from fit_cases import built, configs  # noqa: E402
 PRETENDED = 80 << 30  # memory of the judge's GPU
 CAPABILITIES = ["7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"]
 FLAGS = [
+    ["--dtype", "float32"], ["--dtype", "float16"],
     ["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype", "bfloat16"], ["--kv-cache-dtype", "turboquant_4bit_nc"],
     ["--kv-cache-dtype", "int8_per_token_head"], ["--block-size", "64"], ["--block-size", "256"],
     ["--enable-expert-parallel"], ["--data-parallel-size", "2", "--enable-expert-parallel"],
