@@ -29,11 +29,8 @@ from attnfit.deploy.signals import heard
 
 BLOCK = 1 << 16
 LOOKS_S = (2.0, 5.0, 10.0, 20.0, 40.0)  # after the start, and then each 60 s: what the engine holds open is looked at
-GLANCE_S, GLANCE_LATER_S, LATER_S = (
-    0.5,
-    5.0,
-    600.0,
-)  # and when a new socket or memory is met: its, perhaps
+# Also whenever there is a new name of a socket or of shared memory, which may be the engine's; later on more rarely.
+GLANCE_S, GLANCE_LATER_S, LATER_S = 0.5, 5.0, 600.0
 
 
 class Keeper:
