@@ -335,6 +335,14 @@ def test_a_split_that_is_wrong_hides_no_other_fault(
     assert not list(wrong(report, given, *where))
 
 
+def test_a_size_that_another_engine_abbreviates_is_put_right_whole(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(configs()["Qwen__Qwen3-8B"]["config"]), "utf-8")
+    given = ["vllm", "serve", str(tmp_path)]
+    for words, found in (("--tp-size 2", "--tensor-parallel-size 2"), ("--tp-size=4", "--tensor-parallel-size=2")):
+        step = ask([*given, *words.split()], "h100", 2, "vllm==0.33.0", planned=True).steps[0]
+        assert step.argv == (*given, *found.split())
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -343,6 +351,11 @@ def test_a_split_that_is_wrong_hides_no_other_fault(
         ("--tp 8 --dp-size 2", "--tp 2 --dp-size 2"),
         ("--pipeline-parallel-size=8", "--pipeline-parallel-size=4"),
         ("--tp 4 --ep-size 8", "--tp 4 --ep-size 1"),
+        ("--tp 8 --kv-cache-dtype fp9", "--tp 4"),
+        ("--tp 8 --attention-backend tritn", "--tp 4 --attention-backend triton"),
+        ("--tp 8 --enable-metric", "--tp 4 --enable-metrics"),
+        ("--tp 2 --pp 2 --chunked-prefil-size 4096", "--tp 2 --pp-size 2 --chunked-prefill-size 4096"),
+        ("--enable-flashinfer-mla --disable-cuda-grph", "--disable-cuda-graph"),
     ],
 )
 def test_sglang_is_divided_among_the_gpus_there_are(words: str, found: str, tmp_path: Path) -> None:
@@ -374,6 +387,7 @@ def test_another_release_is_offered_with_one_change_more_of_any_kind(
     [
         ("vllm serve M --disable-log-requests", "vllm==0.27.1"),
         ("vllm serve M --disable-prefix-caching", "vllm==0.27.1"),
+        ("vllm serve M --disable-async-output-proc", "vllm==0.33.0"),
         ("python3 -m sglang.launch_server --model-path M --no-trust-remote-code", "sglang==0.5.23"),
         ("python3 -m sglang.launch_server --model-path M --enable-radix-cache", "sglang==0.5.23"),
         ("python3 -m sglang.launch_server --model-path M --enable-cuda-graph", "sglang==0.5.23"),
@@ -397,12 +411,13 @@ def test_a_flag_that_is_gone_is_dropped_and_never_taken_for_its_opposite(
         ("--attn-backend", ["--attention-backend"]), ("--kv-cache-type", ["--kv-cache-dtype"]),
         ("--tensor-paralel", ["--tensor-parallel-size"]), ("--gpu-mem-utilization", ["--gpu-memory-utilization"]),
         ("--disable-logs", []), ("--enable-logs-of-requests", []), ("--model-len", []),
+        ("--tp-size", ["--tensor-parallel-size"]), ("--disable-prefix-cache", ["--disable-prefix-caching"]),
     ],
 )  # fmt: skip
 def test_what_a_misspelt_flag_was_meant_to_be(word: str, meant: list[str]) -> None:
     names = ["--max-model-len", "--attention-backend", "--kv-cache-dtype", "--tensor-parallel-size",
              "--enable-log-requests", "--gpu-memory-utilization", "--disable-log-stats",
-             "--mm-encoder-attn-backend"]  # fmt: skip
+             "--mm-encoder-attn-backend", "--disable-prefix-caching"]  # fmt: skip
     assert close(word, names, 0.75) == meant
 
 

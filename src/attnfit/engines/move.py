@@ -66,7 +66,12 @@ def close(word: str, names: Iterable[str], cutoff: float) -> list[str]:
     """Names of flags that `word` was probably meant to be: word by word, none that says the opposite, or more."""
     import difflib  # only for those who misspelt
 
-    found = difflib.get_close_matches(word, list(names), n=8, cutoff=cutoff)
+    names = list(names)
+    full = "-".join(_SHORT.get(part, part) for part in _parts(word))
+    spelt_out = [name for name in names if name.strip("-") in (full, f"{full}-size")] if full != word.strip("-") else []
+    if spelt_out:
+        return spelt_out[:1]
+    found = difflib.get_close_matches(word, names, n=8, cutoff=cutoff)
     return [name for name in found if _meant(_parts(word), _parts(name))][:2]
 
 
@@ -74,6 +79,9 @@ def _parts(name: str) -> list[str]:
     return [part for part in name.strip("-").split("-") if part]
 
 
+# What one engine abbreviates, and another spells out.
+_SHORT = {"tp": "tensor-parallel", "pp": "pipeline-parallel", "dp": "data-parallel", "ep": "expert-parallel",
+          "dcp": "decode-context-parallel"}  # fmt: skip
 _DENYING = frozenset({"no", "not", "disable", "without"})
 _SAYING_NOTHING = frozenset({"size", "name", "path", "enable", "config"})
 
@@ -86,7 +94,7 @@ def _meant(given: list[str], name: list[str]) -> bool:
         return True  # words run together, or apart
     left = list(name)
     for part in given:
-        at = next((i for i, other in enumerate(left) if _alike(part, other, 0.75)), None)
+        at = next((i for i, other in enumerate(left) if _alike(part, other, 0.66)), None)
         if at is None or not _SAYING_NOTHING.issuperset(left[:at]):
             return False
         left = left[at + 1 :]

@@ -13,6 +13,7 @@ import msgspec
 
 from attnfit.decide import Request
 from attnfit.engines import Engine, Given, Move, Piece, Release
+from attnfit.engines.move import close
 from attnfit.inputs.command import Command
 
 
@@ -146,6 +147,11 @@ def _block(old: tuple[Piece, ...], new: tuple[Piece, ...], gone: range, come: ra
         left = []
     if whole is not None:
         yield whole
+    for k in list(left):  # of several that nobody knows some go, and some were misspelt
+        match = next((i for i in odd if i not in pairs and _alike([old[i]], [new[k]])), None)
+        if match is not None and whole is None:
+            pairs[match] = k
+            left.remove(k)
     alone = [i for i in gone if i not in pairs and not (whole is not None and i in odd)]
     for i in gone:
         if i in pairs:
@@ -158,5 +164,10 @@ def _block(old: tuple[Piece, ...], new: tuple[Piece, ...], gone: range, come: ra
 
 def _alike(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
     """Whether words are others put right, and not some that go and some that come."""
+    if not old or not new:
+        return False
     before, after = (" ".join(word for piece in pieces for word in piece.words) for pieces in (old, new))
-    return bool(old and new) and SequenceMatcher(None, before, after, autojunk=False).ratio() > 0.7
+    if SequenceMatcher(None, before, after, autojunk=False).ratio() > 0.7:
+        return True
+    names = [pieces[0].flag.lstrip("-").replace("_", "-") for pieces in (old, new)]
+    return all(names) and bool(close(names[0], names[1:], 0.6))

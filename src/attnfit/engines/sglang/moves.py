@@ -45,7 +45,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
             yield Move(text, words.without(argv, flag), cost=Cost.NOTHING, kind="inert")
     if starts(launch):
         return
-    parsed = launch.stage != "arg-parse"
+    parsed, split = launch.stage != "arg-parse", list[Move]()
     if not parsed:
         if given.form == "serve" and argv and not words.is_flag(argv[0]):
             text = f"--model-path {argv[0]} instead of {argv[0]} alone"
@@ -54,9 +54,11 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
     else:
         yield from _named(given, launch)
         yield from trusting(argv, launch.error or "")
-        yield from sizes(given, launch.error or "")
-        yield from _backends(given, launch)
-        yield from _kernels(given)
+        split = list(sizes(given, launch.error or ""))
+        yield from split
+        if not split:  # no kernel is in the way of a split that the GPUs do not allow
+            yield from _backends(given, launch)
+            yield from _kernels(given)
     draft = {span.flag for span in words.spans(argv) if span.flag.startswith("--speculative-")}
     if len(draft) > 1:
         lost = "speculative decoding: speed"
@@ -65,7 +67,7 @@ def moves(given: Given, launch: Launch) -> Iterator[Move]:
         if flag not in ATTENTION_FLAGS:
             text = f"drop {words.shown(argv, flag)}"
             yield Move(text, words.without(argv, flag), gives_up(flag), cost=price(flag))
-    if parsed:
+    if parsed and not split:
         yield from _values(argv, launch)
         yield from _backends(given, launch, dense=True)
 

@@ -13,7 +13,7 @@ from packaging.version import Version
 from attnfit.engines import Cost, Move, Piece
 from attnfit.engines.move import close
 from attnfit.engines.sglang import words
-from attnfit.engines.sglang.moves_costs import price
+from attnfit.engines.sglang.moves_costs import gives_up, price
 from attnfit.inputs.secrets import is_secret
 
 OPTIONS = Path(__file__).with_name("options.json")
@@ -42,8 +42,8 @@ def pieces(argv: Sequence[str], version: str) -> list[Piece]:
 def spelling(argv: Sequence[str], version: str, message: str) -> Iterator[Move]:
     """Changes of the words that the message names."""
     if match := _AMBIGUOUS.search(message):
-        meant = sorted(match[2].replace(",", " ").split(), key=lambda name: name != f"{match[1]}-size")
-        for name in meant:
+        meant = match[2].replace(",", " ").split()
+        for name in [name for name in meant if name == f"{match[1]}-size"] or meant:
             yield _renamed(argv, {match[1]: name})
     if match := _CHOICE.search(message):
         flag, given = words.full(match[1].partition("/")[0]), match[2]
@@ -66,7 +66,10 @@ def _strays(argv: Sequence[str], version: str, found: Sequence[str]) -> Iterator
         text = f"drop {', '.join(rest)}, which this release does not know"
         renamed = _renamed(argv, right) if right else None
         both = text if renamed is None else f"{renamed.text}, and {text}"
-        yield Move(both, words.without(argv if renamed is None else renamed.argv, *rest))
+        lost = "; ".join(gives_up(flag) or f"what {flag} asks for" for flag in rest)
+        yield Move(
+            both, words.without(argv if renamed is None else renamed.argv, *rest), lost, whole=renamed is not None
+        )
 
 
 def _renamed(argv: Sequence[str], names: dict[str, str]) -> Move:
@@ -76,7 +79,7 @@ def _renamed(argv: Sequence[str], names: dict[str, str]) -> Move:
         name, equals, value = word.partition("=")
         changed.append(names.get(name, name) + equals + value if words.is_flag(word) else word)
     text = ", ".join(f"{new} instead of {old}" for old, new in names.items())
-    return Move(text, tuple(changed), cost=Cost.NOTHING)
+    return Move(text, tuple(changed), cost=Cost.NOTHING, whole=True)
 
 
 def _close(word: str, names: Sequence[str]) -> list[str]:

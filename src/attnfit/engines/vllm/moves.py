@@ -95,6 +95,10 @@ def room(given: Given, fit: Fit) -> Iterator[Move]:
             argv = flags.put("--gpu-memory-utilization", f"{share:g}")
             lost = "memory left to other programs on the GPU, and to what is not counted"
             yield Move(f"--gpu-memory-utilization {share:g}", argv, lost, cost=Cost.SIZE + 2, kind="share")
+    span = flags.span_of("--dtype")
+    if span is not None and flags.values.get("dtype") in ("float32", "float"):
+        yield Move(f"drop {words(flags.argv, span)}", flags.without(span), cost=Cost.DTYPE)
+        yield Move("--dtype bfloat16", flags.put("--dtype", "bfloat16"), cost=Cost.DTYPE)
     if flags.span_of("--kv-cache-dtype") is None:
         argv = (*given.argv, "--kv-cache-dtype", "fp8")
         yield Move("--kv-cache-dtype fp8", argv, "precision of the KV cache", cost=Cost.KV_DTYPE)

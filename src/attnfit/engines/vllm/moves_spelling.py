@@ -12,6 +12,7 @@ from attnfit.inputs.secrets import is_secret
 
 _DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors and chats make of a hyphen
 _GLUED = re.compile(r"-([A-Za-z]+)=?(\d+)")  # -tp8
+_SIZE = re.compile("tp|pp|dp|dcp|pcp|parallel")  # that a word of it begins with
 _NO_FLAG = "the words that belong to no flag"
 
 
@@ -25,7 +26,7 @@ def spelling(flags: Flags) -> Iterator[Move]:
         loose = []
     put_right = ", ".join(f"{_shown(new)} instead of {_shown((flags.argv[i],))}" for i, new in right.items())
     if right:
-        yield Move(put_right, _applied(flags, right, []), cost=Cost.NOTHING)
+        yield Move(put_right, _applied(flags, right, []), cost=Cost.NOTHING, whole=True)
     if loose:
         text = f"{put_right}, and drop {_NO_FLAG}" if right else f"drop {_NO_FLAG}"
         yield Move(text, _applied(flags, right, loose), cost=Cost.NOTHING + 1)
@@ -39,7 +40,7 @@ def misspelt(flags: Flags) -> Mapping[int, str]:
 
 def like_a_size(word: str) -> bool:
     """Whether a flag nobody knows may be one that says how many GPUs share the model."""
-    return any(part in word for part in ("tp", "pp", "dp", "dcp", "pcp", "parallel"))
+    return any(_SIZE.match(part) for part in word.lstrip(_DASHES).replace("_", "-").split("-"))
 
 
 def _odd(flags: Flags) -> set[int]:
