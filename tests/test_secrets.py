@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from attnfit.deploy.command import restored, secrets_of
 from attnfit.engines.vllm.flags import known_releases, load_table
 from attnfit.hazards import catalogue
 from attnfit.inputs.command import parse_command
@@ -201,7 +202,8 @@ def test_a_secret_ends_where_its_form_says(line: str, shown: str) -> None:
 KEPT = (
     "max_tokens=100", "--max-num-batched-tokens 8192", "tokenizer: org/m", "KV tokens: 1,234", "key_cache=block_0a",
     "num_key_value_heads=8", "eos_token='</s2>'", "pad_token: <|end0|>", "cache_key=4f3a9b", "bypass=l2cache",
-    "forward_pass=warm1", "monkey: m1", "PWD=/srv/m1", "allow_credentials=True", "token=None", "compass: n1",
+    "forward_pass=warm1", "monkey: m1", "MONKEY=m1", "HOTKEY=f12", "TURKEY=eu1", "ROWKEY=a1",
+    "PWD=/srv/m1", "allow_credentials=True", "token=None", "compass: n1",
     "secretary: s1",
     "tokens_per_second=1.5", "KeyError: 'model.layers.0'", "key: model.layers.0.weight", "tokenizer_mode=auto2",
     "skip_tokenizer_init=False", "passed: 3a", "keyfile=k1.pem", "pass_config={'fuse_norm_quant': True}",
@@ -216,6 +218,37 @@ def test_what_only_sounds_like_a_secret_stays(parts: list[str], between: str) ->
     assert masked(line) == line
     words = ["vllm", "serve", "m", *(word for part in parts if "None" not in part for word in part.split())]
     assert hide(words) == words
+
+
+PLAIN = "plainvalue123"
+THROUGH_A_VARIABLE = (
+    ["bash", "-c", f"export LLM={PLAIN}; exec vllm serve m --port 8001 --api-key $LLM"],
+    ["bash", "-c", f"LLM='{PLAIN}' && vllm serve m --api-key=${{LLM}}"],
+    [f"LLM={PLAIN} vllm serve m --api-key $LLM"],
+    [f"LLM={PLAIN}", "vllm", "serve", "m", "--api-key", PLAIN],
+    ["env", f"LLM={PLAIN}", "bash", "-c", "exec vllm serve m --api-key $LLM"],
+    ["docker", "run", "-e", f"LLM={PLAIN}", "vllm/vllm-openai:v0.16.0", "--model", "m", "--api-key", PLAIN],
+    ["bash", "-c", f"echo {PLAIN} > /f; vllm serve m --api-key {PLAIN}"],
+)
+
+
+@pytest.mark.parametrize("words", THROUGH_A_VARIABLE)
+def test_what_a_secret_flag_ends_up_with_is_hidden_wherever_it_stands(words: list[str]) -> None:
+    assert PLAIN not in one_line(words)
+    assert restored(hide(words), words) == tuple(words)
+    assert PLAIN in secrets_of(words, {})
+    assert PLAIN not in clean(f"connect with {PLAIN}", ["check", "--fix", "--", *words])
+
+
+def test_a_key_that_is_an_ordinary_word_hides_no_program_and_one_from_around_is_known() -> None:
+    words = ["LLM=vllm", "vllm", "serve", "m", "--api-key", "vllm"]
+    assert hide(words) == ["LLM=$API_KEY", *words[1:5], "$API_KEY"]
+    assert PLAIN in secrets_of(["bash", "-c", "exec vllm serve m --api-key $LLM"], {"LLM": PLAIN})
+
+
+@pytest.mark.parametrize("name", ["MYKEY", "LLMKEY", "OUR_LLMKEY"])
+def test_a_variable_whose_name_ends_in_key_holds_one(name: str) -> None:
+    assert hide([f"{name}={PLAIN}", "vllm", "serve", "m"])[0] == f"{name}=${name}"
 
 
 def test_no_word_of_the_catalogue_is_taken_for_a_secret() -> None:

@@ -56,6 +56,33 @@ def test_of_several_keys_none_is_shown(form: str, tmp_path: Path, monkeypatch: p
             assert "+    --tensor-parallel-size 8" in text or form == "in a shell", "the rest is shown"
 
 
+PLAIN = "plainvalue123"
+HELD = {
+    "in the shell": f"ExecStart=/bin/bash -c 'export LLM={PLAIN}; exec SERVE --api-key $$LLM'",
+    "for the shell": f"Environment=LLM={PLAIN}\nExecStart=/bin/bash -c 'exec SERVE --api-key $$LLM'",
+    "for the unit": f"Environment=LLM={PLAIN}\nExecStart=SERVE --api-key ${{LLM}}",
+}
+
+
+@pytest.mark.parametrize("form", HELD)
+def test_a_key_under_any_name_is_hidden_and_kept_from_others(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", "")
+    serve = HELD[form].replace("SERVE", f"/opt/v/bin/vllm serve {GLM} --tensor-parallel-size 8 --dtype float16")
+    root = image(tmp_path / "r", {"x.service": f"[Service]\n{serve}\n"})
+    for verb, *more in (
+        ("show",), ("show", "--json"), ("check", *GPU), ("check", *GPU, "--json"), ("write", *GPU, "--stdout"),
+        ("write", *GPU, "--dry-run"), ("write", *GPU, "--yes"), ("undo", "--dry-run"),
+    ):  # fmt: skip
+        text = said("unit", verb, "x", "--root", str(root), *more)
+        assert PLAIN not in text, (verb, more)
+    written = root / ETC / "x.service.d" / FILE
+    assert written.stat().st_mode & 0o777 == (0o600 if PLAIN in written.read_text() else 0o644)
+    assert (PLAIN in written.read_text()) == (form == "in the shell")
+
+
 @pytest.mark.parametrize("command", [f"--api-key {ONE} {TWO}$$9", f"[--api-key, {ONE}, '{TWO}$$9']"])
 def test_so_it_is_with_a_compose_file(command: str, tmp_path: Path) -> None:
     words = "--model /models/glm-5 --tensor-parallel-size 8 --dtype float16"

@@ -194,7 +194,7 @@ def hidden(text: str, unit: Unit) -> str:
     from attnfit.deploy.unitplan import concealed
 
     values = [f"{name}={value}" for name, value in unit.variables.values.items()]
-    return concealed(text, sys.argv[1:], values, *(each.argv for each in unit.execs))
+    return concealed(text, sys.argv[1:], values, *([*values, *each.argv] for each in unit.execs))
 
 
 def say(ctx: click.Context, text: str, unit: Unit) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from attnfit.errors import UsageError
 from attnfit.inputs.command import Command, parse_command
+from attnfit.inputs.secrets import given as given_to_server
 from attnfit.inputs.secrets import hide, is_secret, values
 from attnfit.report.redact import masked
 
@@ -103,7 +104,7 @@ class Launch:
 
 def secrets_of(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     """Value -> what stands for it; longest first, so that one which holds another goes before it."""
-    found = dict.fromkeys(values(words), "$HIDDEN")
+    found = dict.fromkeys(values(words), "$HIDDEN") | given_to_server(words, env)
     for given, shown in zip(words, hide(words), strict=True):
         for value, name in _pairs(given, shown) or ():
             found[value] = name

@@ -21,7 +21,7 @@ from attnfit.inputs.units.launch import UnitLaunch
 from attnfit.inputs.units.lines import parse
 from attnfit.inputs.units.specifiers import expand
 from attnfit.inputs.units.unit import Unit
-from attnfit.inputs.units.words import Unbalanced, spell, word_at
+from attnfit.inputs.units.words import Raw, Unbalanced, spell, word_at
 from attnfit.inputs.units.words import split as split_words
 
 FILE = "zz-attnfit.conf"  # behind those of others: drop-ins count in the order of their names
@@ -198,25 +198,41 @@ def _broken(words: Sequence[str]) -> str:
 
 def holds_key(text: str) -> bool:
     """Whether the text has a key, token or password in it, which not everybody may read."""
-    for setting in parse(text, FILE, dropin=True):
-        try:
-            words = [word.value for word in split_words(setting.value)]
-        except Unbalanced:
-            return True
-        if secrets.hide(words) != words or secrets.values(words):
-            return True
-    return False
+    try:
+        commands = list(_commands(text))
+    except Unbalanced:
+        return True
+    return any(secrets.hide(words) != words or secrets.values(words) for found in commands for words in _read(found))
 
 
 def secrets_in(text: str) -> dict[str, str]:
     """Every key, token or password of a unit's text, as it is written there -> what stands for it."""
     found: dict[str, str] = {}
-    for setting in parse(text, FILE, dropin=True):
-        try:
-            words = split_words(setting.value)
-        except Unbalanced:
-            continue
-        own = secrets_of([word.value for word in words], {})
+    for words in _commands(text, skip=True):
+        own = {value: name for each in _read(words) for value, name in secrets_of(each, {}).items()}
         spelt = (word for word in words if any(value in word.value and value not in word.raw for value in own))
         found |= own | {word.raw: secrets.HIDDEN for word in spelt}  # with escapes, the word as a whole
     return found
+
+
+def _commands(text: str, *, skip: bool = False) -> Iterator[list[Raw]]:
+    """The words of each setting, behind the variables that are set beside it. skip: what cannot be read is left out,
+    instead of Unbalanced raised."""
+    settings: list[tuple[str, list[Raw]]] = []
+    for setting in parse(text, FILE, dropin=True):
+        try:
+            settings.append((setting.name, split_words(setting.value)))
+        except Unbalanced:
+            if not skip:
+                raise
+    assigned = [word for name, words in settings if name == "Environment" for word in words]
+    for name, words in settings:
+        yield [*assigned, *words] if name == "ExecStart" else words
+
+
+def _read(words: Sequence[Raw]) -> Iterator[list[str]]:
+    """The values of the words: as they are written, and with one dollar sign for `$$`, as a shell gets them."""
+    plain = [word.value for word in words]
+    yield plain
+    if any("$$" in word for word in plain):
+        yield [word.replace("$$", "$") for word in plain]

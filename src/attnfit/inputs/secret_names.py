@@ -37,6 +37,7 @@ _NO_PASS = _words(
 _NO_GLUED_PASS = re.compile(
     r"(?:by|com|encom|sur|tres|over|under|all|high|low|band|multi|single|one|two|pre|sub|im|fore)pass$"
 )
+_NO_GLUED_KEY = _words("mon hot tur don joc whis hoc lac pub sub sym row short soft") | _NO_KEY  # a MONKEY
 _GLUED_KEY = re.compile(r"(?:api|access|secret|private|auth|ssh|master|license|sign(?:ing)?|encryption)key$")
 
 Held = Literal["", "perhaps", "sure"]
@@ -66,6 +67,8 @@ def held(name: str) -> Held:
         return "" if before in _NO_PASS else "sure" if before else "perhaps"
     if last.endswith("token") or _GLUED_KEY.search(last):
         return "perhaps"
+    if last.endswith("key") and name.isupper() and last.removesuffix("key") not in _NO_GLUED_KEY:
+        return "perhaps"  # a variable like MYKEY
     if last == "auth" and before and name.isupper():
         return "perhaps"  # a variable like REDISCLI_AUTH
     return "sure" if last.endswith("pass") and not _NO_GLUED_PASS.search(last) else ""

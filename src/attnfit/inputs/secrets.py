@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 
 from attnfit.engines.entry import entry_points
@@ -30,6 +30,11 @@ _MANY = "--api-key"  # takes several values
 _SSHPASS = re.compile(r"(?:^|/)sshpass$")
 _STANDS = re.compile(r"\$(?:PASSWORD(?=@)|(?:TOKEN|SSHPASS)\b)")  # what `hide` puts into the middle of a word
 _READS_NEXT = re.compile(r"-[A-Za-z]*c")  # a shell's option in front of the string it reads
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+_SHOWN = re.compile(r"\$[A-Z_][A-Z0-9_]*")
+_LEAST_KEY = 4  # characters of a flag's value: what is shorter is found everywhere, and is no secret worth the name
+_LEAST_WITHIN = 8  # of one that is looked for within other words: a short one may be a program's name, too
 
 
 @cache
@@ -71,6 +76,41 @@ def shown_name(name: str) -> str:
 
 def hide(words: Sequence[str]) -> list[str]:
     """The same words with every secret value replaced by `$NAME`."""
+    return _hide(words, given(words))
+
+
+def given(words: Sequence[str], environ: Mapping[str, str] = {}) -> dict[str, str]:
+    """Value -> what stands for it, of the secret flags as the server gets them: the variable that such a value comes
+    from may have any name. environ: what is set around the command."""
+    found: dict[str, str] = {}
+    if not any(is_secret(flag) for word in words for flag in _FLAG.findall(word)):
+        return found
+    for command in _commands(words):
+        try:
+            server = unwrap(command)
+        except UsageError:
+            continue
+        known = {**environ, **server.env}
+        argv = [_VARIABLE.sub(lambda m: known.get(m[1] or m[2], m[0]), word) for word in server.argv]  # noqa: B023
+        for word, shown in zip(argv, _hide(argv, {}), strict=True):
+            name, eq, value = word.partition("=") if _SHOWN.fullmatch(shown) is None else ("", "", word)
+            stands = shown.removeprefix(name + eq)
+            if value != stands and _SHOWN.fullmatch(stands) and len(value) >= _LEAST_KEY and not value.isspace():
+                found.setdefault(value, stands)
+    return found
+
+
+def _commands(words: Sequence[str]) -> Iterator[list[str]]:
+    """What of `words` may be a launch command: they may be those of attnfit, with the command behind `--` or in one."""
+    yield list(words)
+    if "--" in words:
+        yield list(words[words.index("--") + 1 :])
+    if len(words) > 1:
+        yield from ([word] for word in words if re.search(r"\s", word))
+
+
+def _hide(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """known: value -> what stands for it, of secrets that no name beside them tells of."""
     out: list[str] = []
     secret, many = "", False  # what stands for the values that follow, and whether more than one does
     shells = False  # whether one was started
@@ -93,12 +133,16 @@ def hide(words: Sequence[str]) -> list[str]:
         elif word.startswith("--") and eq and _ASSIGNMENT.match(value) and is_secret(value.partition("=")[0]):
             inner = value.partition("=")[0]
             out.append(f"{name}={inner}={shown_name(inner)}")
+        elif assigned and value in known and not is_secret(name):
+            out.append(f"{name}={known[value]}")
+        elif word.startswith("--") and _ASSIGNMENT.match(value) and value.partition("=")[2] in known:
+            out.append(f"{name}={value.partition('=')[0]}={known[value.partition('=')[2]]}")
         elif assigned and is_secret(name) and _is_command(word, read):
-            out.append(_inside(word))
+            out.append(_inside(word, known))
         elif (assigned or word.startswith("-")) and eq and is_secret(name) and not value.startswith("$"):
             out.append(f"{name}={shown_name(name)}")
         else:
-            out.append(_plain(word))
+            out.append(_plain(word, known))
     return out
 
 
@@ -122,14 +166,17 @@ def _is_command(word: str, read: bool) -> bool:
     return True
 
 
-def _plain(word: str) -> str:
+def _plain(word: str, known: Mapping[str, str]) -> str:
     word = without_passwords(_LOOKS_SECRET.sub("$TOKEN", word))
     if any(c in word for c in " \t\n") and not word.lstrip().startswith(("{", "[")):
-        return _inside(word)
+        word = _inside(word, known)
+    for value in sorted((each for each in known if len(each) >= _LEAST_WITHIN), key=len, reverse=True):
+        if value in word:
+            word = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: known[value], word)  # noqa: B023
     return word
 
 
-def _inside(text: str) -> str:
+def _inside(text: str, known: Mapping[str, str]) -> str:
     """Secrets in a command given as one string: its words are searched where they stand, command by command."""
     try:
         found = shell.words(text, {})
@@ -143,7 +190,7 @@ def _inside(text: str) -> str:
             commands[-1].append(word)
     out, at = [], 0
     for command in commands:
-        for word, shown in zip(command, hide([w.value for w in command]), strict=True):
+        for word, shown in zip(command, _hide([w.value for w in command], known), strict=True):
             if shown != word.value:
                 out += [text[at : word.start], shown if " " not in shown else shell.quote(shown)]
                 at = word.end
@@ -205,8 +252,12 @@ def values(words: Sequence[str]) -> frozenset[str]:
 
 def clean(text: str, words: Sequence[str]) -> str:
     """`text` with none of those values in it, and no password of a URL: the last gate before anything is printed."""
+    return _without(text, values(words).union(value for value in given(words) if len(value) >= _LEAST))
+
+
+def _without(text: str, found: Iterable[str]) -> str:
     text = without_passwords(text)
-    for value in sorted(values(words), key=len, reverse=True):
+    for value in sorted(found, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return text
 
@@ -223,4 +274,4 @@ def masked(text: str) -> str:
         at = value.end
     text = _LOOKS_SECRET.sub("$TOKEN", "".join([*out, text[at:]]))
     text = _SIGNED.sub(rf"\1{HIDDEN}", _AUTHORIZED.sub(r"\1 $TOKEN", text))
-    return clean(text, [text])
+    return _without(text, values([text]))
