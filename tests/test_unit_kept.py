@@ -171,6 +171,25 @@ def test_on_a_full_disk_nothing_is_left_beside_the_file(tmp_path: Path, monkeypa
     assert {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()} == before
 
 
+def test_where_there_is_no_room_to_keep_the_old_file_that_place_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = of(tmp_path / "r", OLD)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(unitfile, "write_private", full)
+    done = ask(root, "write", *GPU, "--yes")
+    assert f"{tmp_path / 'state'}/attnfit/units/" in str(done.exception).partition("cannot be written")[0]
+    assert place(root).read_bytes() == OLD
+
+
+def test_bytes_that_are_no_text_are_shown_as_such(tmp_path: Path) -> None:
+    done = ask(of(tmp_path / "r", OLD), "write", *GPU, "--dry-run")
+    assert "-# caf\\xe9" in done.output
+
+
 def test_what_interrupts_a_write_leaves_nothing_behind_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -77,13 +77,15 @@ def put(place: Place, text: str, name: str) -> Record | None:
     try:
         private_folder(kept.parent)
         write_private(kept, record)
-        try:
-            _write(place.path, text, _rights(place.rights, text))
-        except BaseException:
-            keep(place.path, earlier)
-            raise
     except OSError as error:
-        raise _refused(place.path, error) from None
+        raise _refused(kept, error) from None
+    try:
+        _write(place.path, text, _rights(place.rights, text))
+    except BaseException as error:
+        keep(place.path, earlier)
+        if isinstance(error, OSError):
+            raise _refused(place.path, error) from None
+        raise
     return earlier if first else None
 
 
@@ -108,11 +110,17 @@ def take_back(path: Path, to: str | None, rights: Rights | None, ours: str) -> N
         raise _refused(path, error) from None
 
 
-def undo(place: Place) -> str | None:
-    """Puts back what was there before attnfit's first change; returns that text. Raises UsageError: nothing kept."""
+def undoable(place: Place) -> Record:
+    """What is kept of the file. Raises UsageError: nothing."""
     record = record_of(place.path)
     if record is None:
         raise UsageError(f"attnfit keeps nothing of {place.path}; there is nothing to undo")
+    return record
+
+
+def undo(place: Place) -> str | None:
+    """Puts back what was there before attnfit's first change; returns that text. Raises UsageError: nothing kept."""
+    record = undoable(place)
     rights = record.get("rights")
     take_back(place.path, record["before"], Rights(*rights) if rights else None, record["after"])
     keep(place.path, None)

@@ -22,6 +22,7 @@ from attnfit.inputs.units.launch import UnitLaunch, server_of
 from attnfit.inputs.units.unit import Unit, read_unit
 from attnfit.report.redact import masked
 
+_NO_TEXT = re.compile("[\udc80-\udcff]")  # bytes of a comment that are no UTF-8, as "surrogateescape" reads them
 Check = Callable[..., Report]
 
 
@@ -134,7 +135,8 @@ def concealed(text: str, *commands: Sequence[str], hidden: Mapping[str, str] = {
         found |= secrets_of(words, {})
     for value in sorted(found, key=len, reverse=True):
         text = text.replace(value, found[value])
-    return without_passwords(text).encode("utf-8", "backslashreplace").decode()  # a comment may hold any bytes
+    text = _NO_TEXT.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", without_passwords(text))
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def in_each_text(value: Any, how: Callable[[str], str]) -> Any:
