@@ -49,6 +49,13 @@ def reload() -> None:
         (HOME / f"{file.name}.loaded").write_text(text)
 
 
+def stale(name: str) -> bool:
+    """Whether a file of the unit was changed since it was read."""
+    units, read = Path(os.environ["XDG_CONFIG_HOME"]) / "systemd/user", HOME / f"{name}.loaded"
+    files = (units / name, *(units / f"{name}.d").glob("*.conf"))
+    return read.exists() and any(file.stat().st_mtime_ns > read.stat().st_mtime_ns for file in files)
+
+
 def supervise(name: str) -> None:
     """The manager's part of one unit's life, from start to stop."""
     asked: list[int] = []
@@ -119,7 +126,8 @@ def systemctl(words: list[str]) -> None:
         now = state(rest[0])
         print(f"LoadState=loaded\nActiveState={now['active']}\nSubState={now['sub']}\nResult={now['result']}")
         print(f"MainPID={now['pid']}\nNRestarts={now['restarts']}\nInvocationID={now['invocation']}\nControlGroup=")
-        print(f"ExecMainCode={now['code']}\nExecMainStatus={now['status']}\nNeedDaemonReload=no")
+        print(f"ExecMainCode={now['code']}\nExecMainStatus={now['status']}")
+        print(f"NeedDaemonReload={'yes' if stale(rest[0]) else 'no'}")
     elif verb == "daemon-reload":
         reload()
     elif verb in ("stop", "restart", "start"):

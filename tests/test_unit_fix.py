@@ -206,6 +206,47 @@ def test_a_unit_that_passes_is_left_alone(service: Service) -> None:
     assert not service.dropin.exists()
 
 
+def test_a_unit_that_passes_and_is_not_what_runs_is_restarted_and_watched(service: Service) -> None:
+    """So it is left by a fix that was killed as soon as it had written."""
+    service.fails_but_when_put_right(["serve"])
+    service.starts()
+    service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes")
+    before = service.dropin.read_text()
+    assert "restart" not in " ".join(service.asked())
+    done = service.fix("--dry-run")
+    assert done.returncode == 0
+    assert "not what runs now: its files were changed since systemd read them" in done.stderr
+    assert "restart" not in " ".join(service.asked())
+    done = service.fix()
+    assert done.returncode == 0, done.stderr
+    assert f"{NAME} serves, after" in done.stdout
+    assert service.dropin.read_text() == before
+    asked = len(service.asked())
+    assert "nothing is to be changed" in service.fix().stderr
+    assert not [line for line in service.asked()[asked:] if "show" not in line], "now it runs as it should"
+
+
+def test_and_where_it_does_not_serve_that_is_said_and_its_files_stay(service: Service) -> None:
+    service.stage.scenes({"do": [["say", "RuntimeError: no"], ["exit", 1]]})
+    service.starts()
+    service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes")
+    done = service.fix()
+    assert done.returncode == 1
+    assert "does not serve" in done.stdout
+    assert "its files are as they were" in done.stdout
+    assert service.dropin.exists()
+
+
+def test_a_file_that_attnfit_keeps_nothing_of_is_not_said_to_go(service: Service) -> None:
+    service.dropin.parent.mkdir()
+    service.dropin.write_text("[Service]\nNice=5\n")
+    done = service.stage.attnfit("unit", "undo", NAME, "--user", "--yes")
+    assert done.returncode == 2
+    assert "nothing to undo" in done.stderr
+    assert "Nice" not in done.stdout + done.stderr
+    assert "Nice=5" in service.dropin.read_text()
+
+
 def test_written_and_undone_it_is_as_before(service: Service) -> None:
     assert service.stage.attnfit("unit", "write", NAME, "--user", *GPU, "--yes").returncode == 0
     assert service.dropin.stat().st_mode & 0o777 == 0o644

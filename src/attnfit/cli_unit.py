@@ -111,9 +111,11 @@ def fix(
     unit = talk.read(name, user=user)
     systemd = Systemd(user=user)
     report, planned = talk.plan(ctx, unit, _asked(options))
-    if planned is None:
-        ctx.exit(report.exit_code)
     dry = bool(options["dry_run"])
+    if planned is None:
+        if report.exit_code or not talk.catch_up(unit, systemd, yes=yes, dry_run=dry):
+            ctx.exit(report.exit_code)
+        ctx.exit(talk.carry_out(unit, systemd, None, wait))
     if not dry and (why := systemd.why_not()):
         raise UsageError(f"{why}; attnfit unit write {unit.name} --stdout prints the drop-in, for where it runs")
     if not talk.agreed(ctx, unit, planned, yes=yes, dry_run=dry, systemd=systemd):
@@ -134,6 +136,7 @@ def undo(ctx: click.Context, /, name: str, user: bool, root: Path | None, yes: b
 
     unit = talk.read(name, user=user, root=root)
     place = unitfile.place_of(unit)
+    unitfile.undoable(place)
     if place.before is not None:
         gone = "".join(f"-{each}\n" for each in place.before.splitlines())
         talk.say(ctx, shown(gone, hidden=secrets_in(place.before)), unit)

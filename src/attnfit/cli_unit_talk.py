@@ -110,15 +110,32 @@ def confirmed(what: str, yes: bool) -> bool:
     return click.confirm(f"{what[0].upper()}{what[1:]}?", err=True)
 
 
-def carry_out(unit: Unit, systemd: Systemd, planned: Planned, wait: float) -> int:
-    from attnfit.deploy import service
+def catch_up(unit: Unit, systemd: Systemd, *, yes: bool, dry_run: bool) -> bool:
+    """Whether a unit that passes is to be started again, because something else runs; says why."""
+    from attnfit.deploy import service, unitfile
+
+    if systemd.why_not():
+        return False
+    why = service.behind(systemd.state(unit.name), unitfile.place_of(unit))
+    if not why:
+        return False
+    hint(f"{unit.name}: but this is not what runs now: {why}", unit)
+    return not dry_run and confirmed(f"reload systemd, restart {unit.name} and watch it", yes)
+
+
+def carry_out(unit: Unit, systemd: Systemd, planned: Planned | None, wait: float) -> int:
+    """planned None: the unit is started as it is."""
+    from attnfit.deploy import service, unitfile
     from attnfit.deploy.address import address_of
     from attnfit.deploy.command import Launch
     from attnfit.deploy.unitwatch import Target, output_of
     from attnfit.engines.serving import serving_of
+    from attnfit.inputs.units.launch import server_of
     from attnfit.report.redact import masked
 
-    launch = Launch(planned.launch.words, unit.variables.values)
+    server = planned.launch if planned is not None else server_of(unit)
+    place = planned.place if planned is not None else unitfile.place_of(unit)
+    launch = Launch(server.words, unit.variables.values)
     serving = serving_of(launch.engine)
     target = Target(
         unit=unit,
@@ -128,14 +145,15 @@ def carry_out(unit: Unit, systemd: Systemd, planned: Planned, wait: float) -> in
         wait=wait,
         file=output_of(unit),
     )
-    done = service.change(systemd, target, planned.place, planned.text, say=lambda text: hint(text, unit))
+    text = planned.text if planned is not None else None
+    done = service.change(systemd, target, place, text, say=lambda text: hint(text, unit))
     if done.healthy and done.watched is not None:
         click.echo(f"{unit.name} serves, after {done.watched.seconds:.0f} s")
         return 0
     why = done.trouble or (done.watched.why if done.watched is not None else "")
     click.echo(f"{unit.name} does not serve: {why}")
     if done.watched is not None:
-        for line in service.cause_of(done.watched, planned.launch.command.original):
+        for line in service.cause_of(done.watched, server.command.original):
             hint(masked(line), unit)
         if target.file is None:
             hint(f"its log: journalctl{' --user' if unit.user else ''} -u {unit.name}", unit)

@@ -30,8 +30,23 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
         return self.watched is not None and self.watched.healthy
 
 
-def change(systemd: Systemd, target: Target, place: unitfile.Place, text: str, *, say: Callable[[str], None]) -> Fixed:
+def behind(state: State, place: unitfile.Place) -> str:
+    """Why a unit does not run as its files say, though it should; "": it does, or nobody has started it."""
+    if state.stale:
+        return "its files were changed since systemd read them"
+    record = unitfile.record_of(place.path)
+    ours = record is not None and record["after"] == place.before
+    if state.active == "failed" or state.sub == "auto-restart" or (ours and not state.on):
+        return f"it is {state.active} ({state.sub})"
+    return ""
+
+
+def change(
+    systemd: Systemd, target: Target, place: unitfile.Place, text: str | None, *, say: Callable[[str], None]
+) -> Fixed:
     """Writes `text`, reloads, restarts, watches. The unit is put back, files and state, unless it becomes healthy.
+
+    text None: its files stay as they are, and there is nothing to put back.
 
     Raises UsageError where nothing could be written, and passes on what interrupts it (Ctrl-C, SIGTERM) after putting
     back.
@@ -41,9 +56,10 @@ def change(systemd: Systemd, target: Target, place: unitfile.Place, text: str, *
     watched: Watched | None = None
     trouble = ""
     with _interruptible():
-        earlier = unitfile.put(place, text, name)
+        earlier = unitfile.put(place, text, name) if text is not None else None
         try:
-            say(f"written: {place.path}")
+            if text is not None:
+                say(f"written: {place.path}")
             systemd.do("daemon-reload")
             say(f"restarting {name}")
             left = _quiet(systemd, name, before)
@@ -76,9 +92,11 @@ def _interruptible() -> Iterator[None]:
 
 
 def _back(
-    systemd: Systemd, name: str, place: unitfile.Place, text: str, earlier: unitfile.Record | None, before: State
+    systemd: Systemd, name: str, place: unitfile.Place, text: str | None, earlier: unitfile.Record | None, before: State
 ) -> tuple[str, ...]:
     """The old file, and the old state: running again where it ran, stopped where it did not. Nothing interrupts it."""
+    if text is None:
+        return (f"{name}: its files are as they were; its state is as this start left it",)
     done: list[str] = []
     heard = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_ENDING)}
     try:
