@@ -178,14 +178,13 @@ def test_a_command_is_asked_about_as_it_stands(attnfit: Run) -> None:
 LLAMA = "meta-llama__Llama-3.1-8B-Instruct"
 
 
-def test_two_gpus_may_allow_a_change_that_one_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wrong", [["--no-such-flag"], ["--attention-backend", "FLASHMLA"]])
+def test_two_gpus_may_allow_a_change_that_one_does_not(wrong: list[str], tmp_path: Path) -> None:
     """One GPU and two refuse in the same words; what helps then is asked of each."""
-    monkeypatch.setenv("ATTNFIT_CACHE", str(tmp_path / "none"))
-    place = str(write(tmp_path / LLAMA, LLAMA))
-    words = ["python3", "-m", "sglang.launch_server", "--model-path", place, "--tp", "2"]
-    this = read(engine("sglang"), parse_command([*words, "--attention-backend", "cutlass_mla"]), None)
+    words = ["vllm", "serve", str(write(tmp_path / LLAMA, LLAMA)), "--data-parallel-size", "2"]
+    this = read(engine("vllm"), parse_command([*words, *wrong]), None)
     gpu = next(entry.gpu for entry in matching("h100") if entry.gpu.name == "H100 SXM5 80GB")
-    row = walk(this, Where(engine("sglang").release("0.5.9")), [(gpu, (1, 2, 4))]).rows[0]
+    row = walk(this, Where(engine("vllm").release("0.33.0")), [(gpu, (1, 2, 4))]).rows[0]
     one, two = row.cells
     assert (one.answer, two.answer, one.why) == ("no", "with a change", two.why)
     assert (row.answer, list(two.command)) == ("with a change", words)
