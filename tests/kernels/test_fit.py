@@ -290,10 +290,11 @@ def test_compilers_and_folders_go_with_the_one_who_asked(tmp_path: Path, number:
                     found.append(process)
         return found
 
-    until = time.monotonic() + 60
-    while len(started()) < 4 and time.monotonic() < until:
+    until, most = time.monotonic() + 60, 0
+    while most < 4 and time.monotonic() < until:
+        most = max(most, len(started()))  # a compiler comes and goes
         time.sleep(0.1)
-    assert len(started()) >= 4, "with one CPU, one compiler at a time"
+    assert most >= 4, "with one CPU, one compiler at a time"
     asking.send_signal(number)
     assert asking.wait(20) == -number
     time.sleep(1)
